@@ -78,6 +78,13 @@ task.steps(Positions)
 
 # --- faults -------------------------------------------------------------------------------------
 
+
+def always_one_cosine_fewer(sines, cosines, width):
+    table = torch.zeros(len(sines), width, dtype=torch.float64)
+    table[:, 0::2], table[:, 1::2] = sines, cosines[:, : (width - 1) // 2]
+    return table
+
+
 of_odd_widths(task)
 of_every_table(task)  # any of it may go wrong while the defect is mended
 task.fault(
@@ -86,6 +93,7 @@ task.fault(
         torch.arange(0, width, 2, dtype=torch.float64) / max(1, width - width % 2)
     ),
 )
+task.fault("C-ODD-EVERYWHERE", lay_out=always_one_cosine_fewer)
 task.fault("C-EXPONENT-TWICE", exponents=lambda width: 2 * Positions.exponents(width))
 task.fault("C-ODD-LAST-ANGLES", cosines=lambda angles, width: angles.roll(-(width % 2), 1).cos())
 task.fault(

@@ -308,6 +308,7 @@ task.fault("L3-CPU-MATH", cpu_where=no)
 # --- faults: dtypes -----------------------------------------------------------------------------
 
 task.fault("L3-T4-BFLOAT16", efficient_dtype=of(*HALF, "float32"))
+task.fault("L3-EFFICIENT-NO-BFLOAT16", efficient_dtype=of("float16", "float32"))
 task.fault("L3-FLASH-FLOAT32", flash_dtype=(of(*HALF, "float32"), yes))
 task.fault("L3-CUDNN-FLOAT32", cudnn_dtype=(of(*HALF, "float32"), yes))
 task.fault(

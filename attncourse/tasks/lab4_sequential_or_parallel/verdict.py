@@ -503,7 +503,15 @@ task.fault(
     shared=lambda time, name: set.intersection(*map(set, time.values())),
 )
 task.fault("L4-BATCH-ASSUMED", **BATCH, ratio=lambda one, eight: 8.0)
-task.fault("L4-HELD-EXACTLY", **PREDICT, held=lambda guess, at_1, at_8: guess == (at_8 or 0))
+task.fault(
+    "L4-HELD-EXACTLY",
+    **PREDICT,
+    held=(
+        lambda guess, at_1, at_8: guess == (at_8 or 0),
+        lambda guess, at_1, at_8: at_8 / 1.5 <= guess <= 1.5 * at_8 if at_8 else guess == 0,
+        lambda guess, at_1, at_8: abs(guess - at_8) <= at_8 / 2 if at_8 else guess == 0,
+    ),
+)
 task.fault("L4-HELD-OTHER-BATCH", **PREDICT, held=lambda guess, at_1, at_8: within(guess, at_1))
 task.fault(
     "L4-HELD-ONE-SIDED",

@@ -393,7 +393,15 @@ task.fault("L5-RIDGE-OF-MHA", section=RIDGE, intensity=at("flops_a_byte", "MHA")
 task.fault("L5-RIDGE-INVERTED", section=RIDGE, computes=lambda intensity, ridge: intensity <= ridge)
 task.fault("L5-FASTER-THAN-A-COPY", section=BANDWIDTH, from_cache=fast(1.0))
 task.fault("L5-NEVER-FROM-CACHE", section=BANDWIDTH, from_cache=lambda self: 0)
-task.fault("L5-WITHOUT-EXPANDED", section=BANDWIDTH, from_cache=fast(1.5, "expanded"))
+task.fault(
+    "L5-WITHOUT-EXPANDED",
+    section=BANDWIDTH,
+    from_cache=(
+        fast(1.5, "expanded"),
+        fast(1.5, "expanded", "GQA-8", "MQA"),
+        fast(1.5, "expanded", "GQA-8"),
+    ),
+)
 task.fault(
     "L5-HELD-EXACTLY",
     section=PREDICT,
@@ -410,7 +418,10 @@ task.fault(
 task.fault(
     "L5-HELD-DIFFERENCE",
     section=PREDICT,
-    held=lambda predicted, found: abs(predicted - found) < 1.5 * found,
+    held=(
+        lambda predicted, found: abs(predicted - found) < 1.5 * found,
+        lambda predicted, found: abs(predicted - found) <= 1.5,
+    ),
 )
 task.fault("L5-HELD-IDEAL", section=PREDICT, predicted=lambda speed_up, ideal: ideal)
 task.fault(
