@@ -259,10 +259,12 @@ task.fault(
         lambda: [([0.5, 0.5], 0.5, [0])],
         lambda: [(MIXED, 0.5, [1]), (MIXED, 0.8, [1, 3])],
         lambda: [(MIXED, 1.0, [0, 1, 2, 3, 4])],
+        lambda: [([0.5, 0.3, 0.15, 0.05], 0.8, [0, 1])],
     ),
     equal=(
         lambda found, expected, case: len(found) == len(expected),
         lambda found, expected, case: len(found) == len(expected),
+        ...,
         ...,
         ...,
     ),
@@ -378,6 +380,19 @@ class NothingElseThanShares(Crossing):
         logits = self.logits(case[0])
         expected = shares_anew(logits, case[1]).exp()
         return torch.allclose(implementation(logits, case[1]), expected)
+
+
+out_is_zero = task.fault(
+    "T-OUT-IS-ZERO", left=lambda result: (result[0] != 0).nonzero().flatten().tolist()
+)
+
+
+@out_is_zero
+class ZeroWhereItIsOut(Crossing):
+    def holds(self, implementation, case):
+        result = implementation(self.logits(case[0]), case[1])[0]
+        out = [word for word in range(len(result)) if word not in case[2]]
+        return bool((result[out] == 0).all())
 
 
 old_shares = task.fault("T-OLD-SHARES")

@@ -160,6 +160,11 @@ def others_shifted(length, width):
     return table
 
 
+def odd_shifted(length, width):
+    return pairs_cut(length, width) + 0.3 * (width % 2)
+
+
+ODD_SHIFTED = "0.3 too much everywhere at odd widths"
 BOUNDED, SHIFTED = "0.5 everywhere", "0.3 too much everywhere"
 OTHERS_SHIFTED = "0.3 too much everywhere but in the last feature"
 IMPLEMENTATIONS = (
@@ -167,7 +172,7 @@ IMPLEMENTATIONS = (
     | WRONG
     | {name: filled(number) for name, number in shared.GARBAGE.items()}
     | {BOUNDED: filled(0.5), SHIFTED: lambda length, width: pairs_cut(length, width) + 0.3}
-    | {OTHERS_SHIFTED: others_shifted}
+    | {OTHERS_SHIFTED: others_shifted, ODD_SHIFTED: odd_shifted}
     | {shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises}
     | {shared.TO_THE_BIT.format(name): positions for name, positions in OTHERS.items()}
 )
@@ -192,15 +197,16 @@ def seen(test_positions):
 def traits(answer):
     found = shared.traits(answer, seen, next(iter(RIGHT)), ZEROS)
     looks = not found["refuses no numbers"] and not found["refuses shapes alone"]
-    bounded, shifted, others = (
+    bounded, shifted, others, odd = (
         looks and not answer.returned(shared.of(each), seen)["refused"]
-        for each in (BOUNDED, SHIFTED, OTHERS_SHIFTED)
+        for each in (BOUNDED, SHIFTED, OTHERS_SHIFTED, ODD_SHIFTED)
     )
     return found | {
         "asks for each bit": shared.is_exact(answer, seen, OTHERS),
         "looks at the range alone": bounded,
         "forgives much": shifted,
         "looks at the last feature alone": others and not shifted,
+        "looks at even widths alone": odd and not shifted,
     }
 
 
@@ -282,7 +288,27 @@ class OddWidths(Testing):
 # --- faults -------------------------------------------------------------------------------------
 
 of_every_test(task, shown, cosines_cut)
-task.fault("T-EVEN-ONLY", cases=lambda: [(6, 4), (5, 8)])
+even_only = task.fault("T-EVEN-ONLY", cases=lambda: [(6, 4), (5, 8)])
+
+
+@even_only
+class OddWidthsAreCalled(OddWidths):
+    def cases():
+        return [(6, 4), (5, 8)]
+
+    def called(table):
+        return True
+
+    def holds(self, implementation, case):
+        return self.called(implementation(3, 5)) and super().holds(implementation, case)
+
+
+@even_only
+class OddWidthsHaveTheirShape(OddWidthsAreCalled):
+    def called(table):
+        return table.shape == (3, 5)
+
+
 task.fault("T-SHAPES", near=lambda found, expected: found.shape == expected.shape)
 task.fault("T-POSITION-0", part=lambda table, width: table[:1])
 task.fault(
