@@ -396,11 +396,11 @@ task.fault("L5-NEVER-FROM-CACHE", section=BANDWIDTH, from_cache=lambda self: 0)
 task.fault(
     "L5-WITHOUT-EXPANDED",
     section=BANDWIDTH,
-    from_cache=(
-        fast(1.5, "expanded"),
-        fast(1.5, "expanded", "GQA-8", "MQA"),
-        fast(1.5, "expanded", "GQA-8"),
-    ),
+    from_cache=fast(1.5, "expanded"),
+    entire=[
+        {"from_cache": fast(1.5, "expanded", "GQA-8", "MQA")},
+        {"from_cache": fast(1.5, "expanded", "GQA-8")},
+    ],
 )
 task.fault(
     "L5-HELD-EXACTLY",
@@ -418,10 +418,8 @@ task.fault(
 task.fault(
     "L5-HELD-DIFFERENCE",
     section=PREDICT,
-    held=(
-        lambda predicted, found: abs(predicted - found) < 1.5 * found,
-        lambda predicted, found: abs(predicted - found) <= 1.5,
-    ),
+    held=lambda predicted, found: abs(predicted - found) < 1.5 * found,
+    entire=[{"held": lambda predicted, found: abs(predicted - found) <= 1.5}],
 )
 task.fault("L5-HELD-IDEAL", section=PREDICT, predicted=lambda speed_up, ideal: ideal)
 task.fault(
