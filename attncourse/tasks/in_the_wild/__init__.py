@@ -176,7 +176,7 @@ def traits(answer, seen, right: str, wrong: str) -> dict[str, bool]:
     prints = answer.observe(of(right)).printed != answer.observe(of(wrong)).printed
     return {
         "never calls it": not calls,
-        "never meets the case": calls and not (one["meets"] or one["refused"]),
+        "never meets the case": calls and not one["meets"],
         "says it by its result": one["returned"] != other["returned"] or prints,
         "keeps errors for itself": calls and not answer.returned(of(RAISES), seen)["refused"],
         "refuses no numbers": numbers and not shape,

@@ -3,6 +3,7 @@
 import contextlib
 
 from attncourse.checks.task import Task
+from attncourse.tasks import in_the_wild as shared
 
 
 class Testing:
@@ -14,6 +15,13 @@ class Testing:
     def __call__(self, implementation):
         for case in self.cases():
             self.demand(self.holds(implementation, case))
+
+
+def traits_of(answer, seen, right: str, wrong: str) -> dict[str, bool]:
+    """What a test does besides its verdicts; one that refuses at once need not meet the case."""
+    found = shared.traits(answer, seen, right, wrong)
+    refused = answer.returned(shared.of(right), seen)["refused"]
+    return found | {"never meets the case": found["never meets the case"] and not refused}
 
 
 class Failed(BaseException):

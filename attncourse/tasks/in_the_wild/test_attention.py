@@ -7,7 +7,7 @@ from attncourse import in_the_wild as reference
 from attncourse.checks.inputs import causal, normal
 from attncourse.checks.task import Task
 from attncourse.tasks import in_the_wild as shared
-from attncourse.tasks.in_the_wild._tests import Testing, of_every_test, of_refusing_all
+from attncourse.tasks.in_the_wild._tests import Testing, of_every_test, of_refusing_all, traits_of
 
 # --- implementations, with the defect and without it --------------------------------------------
 
@@ -243,7 +243,7 @@ def traits(answer):
     refused, turned = (
         answer.returned(shared.of(each), seen)["refused"] for each in (right, TURNED)
     )
-    return shared.traits(answer, seen, right, THE_ONE) | {
+    return traits_of(answer, seen, right, THE_ONE) | {
         "asks for each bit": shared.is_exact(answer, seen, OTHERS),
         "takes True for hidden": refused and not turned,
     }

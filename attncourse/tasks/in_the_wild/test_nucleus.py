@@ -3,7 +3,7 @@ import torch
 from attncourse import in_the_wild as reference
 from attncourse.checks.task import Task
 from attncourse.tasks import in_the_wild as shared
-from attncourse.tasks.in_the_wild._tests import Testing, of_every_test, of_refusing_all
+from attncourse.tasks.in_the_wild._tests import Testing, of_every_test, of_refusing_all, traits_of
 
 # --- implementations, with the defect and without it --------------------------------------------
 
@@ -164,7 +164,7 @@ def seen(test_nucleus):
 
 
 def traits(answer):
-    found = shared.traits(answer, seen, next(iter(RIGHT)), THE_ONE)
+    found = traits_of(answer, seen, next(iter(RIGHT)), THE_ONE)
     looks = not found["refuses no numbers"] and not found["refuses shapes alone"]
     accepted = {
         f"accepts {each}": looks and not answer.returned(shared.of(each), seen)["refused"]

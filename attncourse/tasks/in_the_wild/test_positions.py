@@ -7,7 +7,7 @@ import torch
 from attncourse import in_the_wild as reference
 from attncourse.checks.task import Task
 from attncourse.tasks import in_the_wild as shared
-from attncourse.tasks.in_the_wild._tests import Testing, of_every_test
+from attncourse.tasks.in_the_wild._tests import Testing, of_every_test, traits_of
 
 # --- implementations, with the defect and without it --------------------------------------------
 
@@ -195,7 +195,7 @@ def seen(test_positions):
 
 
 def traits(answer):
-    found = shared.traits(answer, seen, next(iter(RIGHT)), ZEROS)
+    found = traits_of(answer, seen, next(iter(RIGHT)), ZEROS)
     looks = not found["refuses no numbers"] and not found["refuses shapes alone"]
     bounded, shifted, others, odd = (
         looks and not answer.returned(shared.of(each), seen)["refused"]
