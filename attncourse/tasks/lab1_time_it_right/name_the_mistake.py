@@ -210,7 +210,7 @@ task.fault(
         lambda r: r["waking clock"] > 1.2,
     ),
 )
-task.fault("L1-NAME-MEAN-MISSED", single=lambda r: r["outliers"] > 1.3)
+task.fault("L1-NAME-MEAN-MISSED", single=Rules.mean)
 task.fault("L1-NAME-ALLOCATION-MISSED", allocation=never)
 task.fault("L1-NAME-NO-UNIT", unit=never, order=(..., before("earlier"), before("single", "mean")))
 task.fault("L1-NAME-SAME-EVERYWHERE", spared=(within(3), Rules.unit))
@@ -223,16 +223,16 @@ task.fault(
     "L1-NAME-QUIET",
     mean=(
         *(above("outliers", 2), above("outliers", 2), above("outliers", 2.2)),
-        *(above("outliers", 3), never, above("outliers", 2)),
+        *(above("outliers", 3), never, above("outliers", 2), above("outliers", 3)),
     ),
     allocation=(
         *(above("slow malloc", 2), ..., above("slow malloc", 2)),
-        *(above("slow malloc", 3), ..., above("slow malloc", 2)),
+        *(above("slow malloc", 3), ..., above("slow malloc", 2), ...),
     ),
-    hot=(..., ..., ..., ..., ..., below("hot L2", 0.5)),
+    hot=(..., ..., ..., ..., ..., below("hot L2", 0.5), ...),
 )
 task.fault(
     "L1-NAME-MEAN-IS-LOUDER",
-    single=lambda r: 1.3 < r["outliers"] <= 4,
+    single=lambda r: Rules.mean(r) and not Rules.single(r),
     mean=lambda r: r["outliers"] > 4,
 )
