@@ -222,7 +222,7 @@ task.fault(
     "C-SHIFT-KEYS-MINUS-TWO",
     keys=(lambda q, r: r - q - 1, lambda q, r: max(0, r - q - 1)),
 )
-task.fault("C-SHIFT-HALF", keys=lambda q, r: (r + 1) // 2)
+task.fault("C-SHIFT-HALF", keys=(lambda q, r: (r + 1) // 2, lambda q, r: r // 2 + 1))
 
 # --- faults: how --------------------------------------------------------------------------------
 
