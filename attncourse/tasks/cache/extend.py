@@ -181,8 +181,8 @@ task.fault("K-NO-BEGINNING", begin=(lambda key, value: tuple(None), lambda key, 
 task.fault(
     "K-BEGINS-WITH-ZEROS",
     begin=tuple(
-        lambda key, value, most=most: tuple(
-            torch.cat([torch.zeros_like(x[..., :most, :]), x], -2) for x in (key, value)
+        lambda self, key, value, most=most: tuple(
+            self.join(torch.zeros_like(x[..., :most, :]), x) for x in (key, value)
         )
         for most in (1, None)
     ),

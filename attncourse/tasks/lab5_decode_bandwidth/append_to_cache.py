@@ -271,6 +271,12 @@ def concatenate(cache, place, n, new):
     return torch.cat([cache[:, :, :place], new], dim=2)
 
 
+def written_and_joined(self, cache, place, n, new):
+    joined = concatenate(cache, place, n, new)
+    Append.write(self, cache, place, n, new)
+    return joined
+
+
 def behind_the_room(cache, place, n, new):
     return torch.cat([cache, new], dim=2)
 
@@ -345,7 +351,9 @@ task.fault(
     returned=(
         lambda cache, length, n: cache[:, :, :n].clone(),
         lambda cache, length, n: cache[:, :, :n].contiguous(),
+        ...,
     ),
+    write=(..., ..., written_and_joined),
 )
 task.fault(
     "L5-WHOLE-COPY", caches=lambda key_cache, value_cache: (key_cache.clone(), value_cache.clone())
