@@ -747,12 +747,18 @@ task.fault(
     last=(..., with_a_bias, ...),
     up=(..., ..., lambda inward, outward: nn.Linear(inward, outward, bias=False)),
 )
-task.fault(
-    "L-NO-OUT",
-    finish=lambda self, heads: nn.functional.pad(
-        heads.transpose(1, 2).flatten(2), (0, self.out_proj.weight.shape[0])
-    )[..., : self.out_proj.weight.shape[0]],
-)
+
+
+def side_by_side(self, heads):
+    return heads.transpose(1, 2).flatten(2)
+
+
+def as_wide_as_the_model(self, heads):
+    width = self.out_proj.weight.shape[0]
+    return nn.functional.pad(side_by_side(self, heads), (0, width))[..., :width]
+
+
+task.fault("L-NO-OUT", finish=(side_by_side, as_wide_as_the_model))
 
 
 @task.fault("L-CACHE-EDITED", section=STALE)

@@ -3,7 +3,14 @@ import math
 import torch
 
 from attncourse import cache as reference
-from attncourse.checks.answer import Failure, compare, describe, moves_nothing, shape_of
+from attncourse.checks.answer import (
+    Failure,
+    compare,
+    describe,
+    moves_nothing,
+    of_the_whole,
+    shape_of,
+)
 from attncourse.checks.extremes import with_far_scores
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
@@ -180,28 +187,42 @@ def it_returns_an_output_and_the_longer_cache(answer, rng):
                     f"expected {shape_of(torch.empty(shape))}.",
                     inputs,
                 )
+        keeps(answer, inputs)
+    keeps(answer, attention_inputs(rng, 2, 2, n=3, q=2, dtype=torch.float64))
+
+
+def keeps(answer, inputs):
+    """Assert that the cache is right, whatever comes out."""
+    for place, name in enumerate(answer.task.returns[1:], 1):
+        compare(name, answer(inputs)[place], answer.expected(inputs)[place], inputs)
+
+
+def sees(answer, inputs, tolerance=None):
+    """Assert that the output is right, whatever is kept."""
+    with of_the_whole():
+        compare("output", answer(inputs)[0], answer.expected(inputs)[0], inputs, tolerance)
 
 
 @task.check(1)
 def one_new_position_sees_all_and_itself(answer, rng):
-    answer.matches(attention_inputs(rng, 2, 3, n=5, q=1))
-    answer.matches(attention_inputs(rng, 3, n=1, q=1))
-    answer.matches(attention_inputs(rng, 2, 2, n=6, q=1, d=1, v=1))
+    sees(answer, attention_inputs(rng, 2, 3, n=5, q=1))
+    sees(answer, attention_inputs(rng, 3, n=1, q=1))
+    sees(answer, attention_inputs(rng, 2, 2, n=6, q=1, d=1, v=1))
 
 
 @task.check(1)
 def a_first_piece_is_causal(answer, rng):
-    answer.matches(attention_inputs(rng, 2, 3, n=0, q=4))
-    answer.matches(attention_inputs(rng, 2, n=0, q=1))
+    sees(answer, attention_inputs(rng, 2, 3, n=0, q=4))
+    sees(answer, attention_inputs(rng, 2, n=0, q=1))
 
 
 @task.check(2)
 def several_new_positions_see_all_before_them(answer, rng):
     for n, q in ((4, 3), (1, 5), (6, 2), (3, 3)):
-        answer.matches(attention_inputs(rng, 2, 3, n=n, q=q))
-    answer.matches(attention_inputs(rng, 3, 3, n=3, q=3, d=3, v=3))
-    answer.matches(attention_inputs(rng, 2, 2, n=3, q=2, dtype=torch.float64))
-    answer.matches(far(attention_inputs(rng, 2, n=0, q=3)), tolerance=1e-3)
+        sees(answer, attention_inputs(rng, 2, 3, n=n, q=q))
+    sees(answer, attention_inputs(rng, 3, 3, n=3, q=3, d=3, v=3))
+    sees(answer, attention_inputs(rng, 2, 2, n=3, q=2, dtype=torch.float64))
+    sees(answer, far(attention_inputs(rng, 2, n=0, q=3)), tolerance=1e-3)
 
 
 @task.check(2)
@@ -216,20 +237,21 @@ def in_any_chunks_it_gives_what_it_gives_in_one_piece(answer, rng):
 
 @task.check(2)
 def a_mask_hides_more_and_shows_nothing(answer, rng):
-    answer.matches(attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 3, 6)))
-    answer.matches(attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 2, 1, 3, 6)))
+    sees(answer, attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 3, 6)))
+    sees(answer, attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 2, 1, 3, 6)))
     everything = torch.ones(1, 6, dtype=torch.bool)
-    answer.matches(attention_inputs(rng, 2, 3, n=3, q=3, mask=everything))
+    sees(answer, attention_inputs(rng, 2, 3, n=3, q=3, mask=everything))
 
 
 @task.check(1)
 def padding_on_the_left_is_never_seen(answer, rng):
     inputs = attention_inputs(rng, 2, 3, n=0, q=5, mask=padding(5, 2, n=5))
-    answer.matches(inputs, gradient=True)
+    sees(answer, inputs)
+    answer.gradients_match(inputs)
     for chunks in ([4, 1], [1] * 5):
-        answer.matches(inputs | {"chunks": chunks})
-    answer.matches(attention_inputs(rng, 2, 3, n=4, q=2, mask=padding(6, 3, n=6)))
-    answer.matches(attention_inputs(rng, 2, 3, n=4, q=2, mask=one_row(2, 6)))
+        sees(answer, inputs | {"chunks": chunks})
+    sees(answer, attention_inputs(rng, 2, 3, n=4, q=2, mask=padding(6, 3, n=6)))
+    sees(answer, attention_inputs(rng, 2, 3, n=4, q=2, mask=one_row(2, 6)))
 
 
 @task.check(1)

@@ -65,7 +65,7 @@ task = Task(
     section="cache-extend",
     probes=probes,
     adapt=with_a_cache,
-    differentiated=("plain",),
+    differentiated=("plain", "all equal"),
     small=small,
     forbidden=FUSED_ATTENTION,
     keeps=True,
@@ -181,8 +181,8 @@ task.fault("K-NO-BEGINNING", begin=(lambda key, value: tuple(None), lambda key, 
 task.fault(
     "K-BEGINS-WITH-ZEROS",
     begin=tuple(
-        lambda key, value, most=most: tuple(
-            torch.cat([torch.zeros_like(x[..., :most, :]), x], -2) for x in (key, value)
+        lambda self, key, value, most=most: tuple(
+            self.join(torch.zeros_like(x[..., :most, :]), x) for x in (key, value)
         )
         for most in (1, None)
     ),
@@ -194,20 +194,23 @@ task.fault("K-BEGINS-EMPTY", begin=lambda key, value: (key[..., :0, :], value[..
 task.fault("K-PAIR-TURNED", result=lambda keys, values: (values, keys))
 task.fault(
     "K-KEY-TWICE",
-    begin=(lambda key, value: (key, key), ..., ...),
+    begin=(lambda key, value: (key, key), ..., ..., lambda key, value: (key, key)),
     pairs=(
         lambda keys, values, key, value: ((keys, key), (values, key)),
         ...,
         lambda keys, values, key, value: ((keys, key), (values, key)),
+        ...,
     ),
-    result=(..., lambda keys, values: (keys, keys), ...),
+    result=(..., lambda keys, values: (keys, keys), ..., ...),
 )
 task.fault(
     "K-ONLY-KEYS",
     pairs=(
         lambda keys, values, key, value: ((keys, key), (values, values[..., :0, :])),
         lambda keys, values, key, value: ((keys, key), (value[..., :0, :], value)),
+        lambda keys, values, key, value: ((keys, key), (values, values[..., :0, :])),
     ),
+    begin=(..., ..., lambda key, value: (key, value[..., :0, :])),
 )
 task.fault(
     "K-ROLLING",

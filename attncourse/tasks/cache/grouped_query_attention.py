@@ -243,10 +243,14 @@ class Grouped:
     def join_weights(x, q):
         return x.unflatten(2, (-1, q)).flatten(1, 2)
 
+    def tables(weights, cached):
+        return weights
+
     def results(output, weights):
         return output, weights
 
     def __call__(self, query, key, value, mask=None):
+        cached = key.shape[1]
         key, value = self.keys(key, query), self.values(value, query)
         c, q = key.shape[1], query.shape[2]
         scores = self.scale(self.split(query, c) @ key.mT, query, value, c)
@@ -256,7 +260,8 @@ class Grouped:
         weights = self.share(scores if mask is None else self.hide(scores, mask), q)
         cleared = weights if mask is None else self.clear(weights, mask)
         output = self.join(self.repair(self.average(cleared, key, value)), q)
-        return self.results(output, self.join_weights(self.shown(weights, cleared), q))
+        weights = self.join_weights(self.shown(weights, cleared), q)
+        return self.results(output, self.tables(weights, cached))
 
 
 def only_dead_rows(weights, mask):
@@ -516,7 +521,7 @@ task.fault("G-WEIGHTS-DETACHED", join_weights=lambda x, q: Grouped.join_weights(
 task.fault(
     "G-WEIGHTS-OF-GROUP",
     section=SHARED,
-    join_weights=(lambda x, q: x.unflatten(2, (-1, q)).mean(2), ...),
+    tables=(lambda weights, cached: weights.unflatten(1, (cached, -1)).mean(2), ...),
     share=(..., lambda scores, q: of_the_group(scores.softmax(-1), q)),
 )
 

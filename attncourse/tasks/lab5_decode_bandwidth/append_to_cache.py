@@ -222,8 +222,18 @@ class Append:
     def written(key, value):
         return key, value
 
-    def write(cache, place, n, new):
-        cache[:, :, place:n] = new
+    def begin(place):
+        return place  # of what is written
+
+    def many(n, place):
+        return n - place
+
+    def some(new):
+        return new
+
+    def write(self, cache, place, n, new):
+        start = self.begin(place)
+        cache[:, :, start : start + self.many(n, place)] = self.some(new)
         return cache
 
     def returned(cache, length, n):
@@ -259,6 +269,12 @@ def never(*_):
 
 def concatenate(cache, place, n, new):
     return torch.cat([cache[:, :, :place], new], dim=2)
+
+
+def written_and_joined(self, cache, place, n, new):
+    joined = concatenate(cache, place, n, new)
+    Append.write(self, cache, place, n, new)
+    return joined
 
 
 def behind_the_room(cache, place, n, new):
@@ -301,22 +317,6 @@ def to_the_end(cache, place, n, new):
     return cache
 
 
-def moved(by):
-    """Write them, but so many places farther."""
-
-    def write(cache, place, n, new):
-        cache[:, :, place + by : n + by] = new
-        return cache
-
-    return write
-
-
-def one_back(cache, place, n, new):
-    start = max(0, place - 1)
-    cache[:, :, start : start + n - place] = new
-    return cache
-
-
 def added(cache, place, n, new):
     cache[:, :, place:n] += new
     return cache
@@ -326,14 +326,12 @@ def not_written(self, cache, place, n, new):
     return cache
 
 
-def only_one(which):
-    """Write one of the new positions, and no other."""
+def the_first(new):
+    return new[:, :, :1]
 
-    def write(cache, place, n, new):
-        cache[:, :, place] = new[:, :, which]
-        return cache
 
-    return write
+def the_last(new):
+    return new[:, :, -1:]
 
 
 def up_to_one(cache, length, n):
@@ -353,7 +351,9 @@ task.fault(
     returned=(
         lambda cache, length, n: cache[:, :, :n].clone(),
         lambda cache, length, n: cache[:, :, :n].contiguous(),
+        ...,
     ),
+    write=(..., ..., written_and_joined),
 )
 task.fault(
     "L5-WHOLE-COPY", caches=lambda key_cache, value_cache: (key_cache.clone(), value_cache.clone())
@@ -380,11 +380,15 @@ task.fault("L5-ONE-VIEWED-LESS", returned=lambda cache, length, n: cache[:, :, :
 task.fault("L5-HEAD-AXIS", returned=lambda cache, length, n: cache[:, :n])
 task.fault("L5-AT-THE-START", write=to_the_front)
 task.fault("L5-AT-THE-END", write=to_the_end)
-task.fault("L5-OFF-BY-ONE", place=(lambda length: length + 1, ...), write=(..., moved(1)))
+task.fault(
+    "L5-OFF-BY-ONE",
+    place=(lambda length: length + 1, ...),
+    begin=(..., lambda place: place + 1),
+)
 task.fault(
     "L5-LAST-OVERWRITTEN",
     place=(..., lambda length: length - 1, ..., lambda length: max(0, length - 1)),
-    write=(moved(-1), ..., one_back, ...),
+    begin=(lambda place: place - 1, ..., lambda place: max(0, place - 1), ...),
 )
 task.fault("L5-T-FROM-HEADS", new=lambda key: key.shape[1], refuse=(..., never))
 task.fault(
@@ -397,7 +401,8 @@ task.fault(
 )
 task.fault(
     "L5-LAST-ONE-ONLY",
-    write=(only_one(-1), only_one(0), only_one(-1), only_one(0)),
-    returned=(up_to_one, ..., ..., up_to_one),
-    new=(..., lambda key: 1, lambda key: 1, ...),
+    many=lambda n, place: 1,
+    some=(the_last, the_first, the_last, the_first, the_first, the_last),
+    returned=(up_to_one, ..., ..., up_to_one, ..., ...),
+    new=(..., lambda key: 1, lambda key: 1, ..., ..., ...),
 )

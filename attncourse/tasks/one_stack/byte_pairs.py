@@ -152,14 +152,16 @@ def words_stay_apart(answer):
 def among_equals_the_oldest_pieces_win(answer, rng):
     for inputs, what in (
         (learned(2, cd=2, ab=2), "both occur twice; a is older than c"),
-        (learned(2, ac=1, ab=1), "the same left piece; b is older than c"),
+        (learned(2, ac=2, ab=2), "the same left piece; b is older than c"),
         (learned(1, ad=2, bc=2), "the left piece decides first"),
         (learned(3, xyb=9, za=2, xya=2), "letters are older than pieces"),
         (learned(4, dea=9, dec=8, bca=9, bcc=8), "pieces by their birth, not by the alphabet"),
     ):
         learns(answer, inputs, what)
     for _ in range(6):
-        learns(answer, drawn(rng, 6), "made-up words")
+        inputs = drawn(rng, 6)
+        often = {word: 2 * count for word, count in inputs["words"].items()}  # no pair occurs once
+        learns(answer, {**inputs, "words": often}, "made-up words")
 
 
 @task.check(1)

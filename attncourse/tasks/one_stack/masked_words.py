@@ -136,13 +136,15 @@ def hidden(share, rows=300, columns=100, mask_id=3, vocabulary_size=20, seed=0, 
 
 
 def probes(rng):
+    # Where nearly all are asked for, words of every id stand in the text, so that one word for all
+    # exchanged ones shows the same, whichever it is.
     # Answers are watched on the first and on the last: one that goes from word to word takes long.
     return {
         "none": hidden(0.0, 50, 50, seed=9),
         "a sixth": hidden(0.15),
         "a half": hidden(0.5, mask_id=0, seed=3),
-        "nearly all": hidden(0.9, 250, 100, mask_id=1, vocabulary_size=12, seed=5),
-        "all": hidden(1.0, 200, 60, mask_id=2, seed=7),
+        "nearly all": hidden(0.9, 250, 100, mask_id=1, vocabulary_size=12, seed=5, lowest_id=0),
+        "all": hidden(1.0, 200, 60, mask_id=2, seed=7, lowest_id=0),
         "with padding": hidden(0.9, mask_id=9, vocabulary_size=5, lowest_id=0, seed=13),
         "two words": hidden(1.0, 200, 60, mask_id=9, vocabulary_size=2, seed=15),
         "two words, one of them the mask": hidden(
@@ -264,6 +266,8 @@ def an_exchanged_word_may_be_any_of_the_vocabulary(answer):
 def every_word_is_decided_on_its_own(answer):
     for share in (0.15, 0.5):
         inputs = hidden(share, seed=14)
+        if answer(inputs)["share of words asked for"] == 1:
+            break  # charged above
         sees(answer, inputs, "likeness of rows", "likeness of columns", off=0.15)
         sees(
             answer,

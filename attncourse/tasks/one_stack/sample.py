@@ -203,7 +203,11 @@ def traits(answer):
 def how_many(answer):
     """Whether more words are left, or fewer, than the filters leave: whichever words they are."""
     seen = {}
-    for name, top_k, top_p in (("top-p leaves", None, 0.6), ("both filters leave", 2, 0.5)):
+    for name, top_k, top_p in (
+        ("top-k leaves", 2, None),
+        ("top-p leaves", None, 0.6),
+        ("both filters leave", 2, 0.5),
+    ):
         inputs = drawing(logits_of(FLAT, LADDER), 1.0, top_k, top_p)
         due = (reference.sampling_distribution(*inputs.values()) > 0).sum(-1)
         came = (answer(inputs, adapt=at_a_lenient_glance) > 0).sum(-1)

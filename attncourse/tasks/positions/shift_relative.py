@@ -190,6 +190,7 @@ task.fault("C-SHIFT-OTHER-WAY", start=lambda i, q, k: i)
 task.fault("C-SHIFT-FIRST-ROW-STAYS", start=lambda i, q, k: -i)
 task.fault("C-SHIFT-ONE-MORE", start=lambda i, q, k: q - i)
 task.fault("C-SHIFT-OTHER-END-CUT", start=lambda i, q, k: -1 - i, pick=in_one_list)
+task.fault("C-SHIFT-ROLLED-RIGHT", start=lambda i, q, k: -1 - i, pick=around)
 task.fault("C-SHIFT-ONE-LESS", start=lambda i, q, k: q - 2 - i)
 task.fault("C-SHIFT-OFFSET-IS-COLUMN", column=lambda start, j: start + j - j[-1], pick=around)
 task.fault("C-SHIFT-TWICE", start=lambda i, q, k: 2 * (q - 1 - i))
@@ -222,7 +223,7 @@ task.fault(
     "C-SHIFT-KEYS-MINUS-TWO",
     keys=(lambda q, r: r - q - 1, lambda q, r: max(0, r - q - 1)),
 )
-task.fault("C-SHIFT-HALF", keys=lambda q, r: (r + 1) // 2)
+task.fault("C-SHIFT-HALF", keys=(lambda q, r: (r + 1) // 2, lambda q, r: r // 2 + 1))
 
 # --- faults: how --------------------------------------------------------------------------------
 
