@@ -367,7 +367,11 @@ class Layer(nn.Module, Attend):
     def values(self, keys):
         return keys
 
+    def enter(keys, mask):
+        return keys
+
     def forward(self, query, keys, mask=None):
+        keys = self.enter(keys, mask)
         asked, known = self.line_up(self.of_query(query)), self.of_keys(keys)
         hidden = self.bend(self.meet(self.for_every_key(asked, known), known))
         return self.attend(self.drop_axis(self.weigh(hidden)), self.values(keys), mask)
@@ -599,6 +603,13 @@ task.fault("D-HARD-ATTENTION", share=hard)
 task.fault("A-NO-MASK", **PADDING, visible=lambda mask, scores: None)
 task.fault("M-POLARITY", **PADDING, visible=unless_none(torch.logical_not))
 task.fault("M-AFTER-SOFTMAX", **PADDING, hide=as_is, clear=lambda weights, mask: weights * mask)
+task.fault(
+    "M-KEYS-ZEROED",
+    **PADDING,
+    enter=lambda keys, mask: keys if mask is None else keys * mask[..., None],
+    hide=as_is,
+    clear=(as_is, only_dead_rows),
+)
 task.fault("M-DEAD-ROW", **PADDING, hide=minus_infinity, clear=as_is)
 of_dead_neighbors(task, **PADDING)
 task.fault("M-DEAD-ROW-UNIFORM", **PADDING, hide=low(-1e9), clear=as_is)

@@ -22,6 +22,7 @@ def probes_of(make, widths):
             "equal widths": make(rng, b=2, k=3, **same),
             "one sentence": make(rng, b=1),
             "one key": make(rng, b=3, k=1),
+            "one sentence, equal widths": make(rng, b=1, k=3, **same),
             "wide": make(rng, b=2, k=3, **dict.fromkeys(widths, 9)),
             "double": make(rng, b=3, k=2, dtype=torch.float64),
         }

@@ -112,6 +112,13 @@ def of_products(task: Task) -> None:
         add=(lambda squares: squares.sum(-1).sqrt(), ...),
     )
     task.fault(
+        "D-NEARNESS",
+        **FAMILY,
+        compare=lambda query, keys: -(query - keys).square(),
+        add=(..., lambda squares: -(-squares.sum(-1)).sqrt()),
+    )
+    task.fault("C-DETACHED-KEYS", **FAMILY, compare=lambda query, keys: query * keys.detach())
+    task.fault(
         "D-RESHAPE-KEY",
         **FAMILY,
         compare=lambda query, keys: (
@@ -147,6 +154,17 @@ def of_hidden_layers(task: Task) -> None:
         **SEARCH,
         weigh=(lambda hidden, v: (hidden @ v).tanh(), ...),
         result=(..., torch.tanh),
+    )
+    task.fault(
+        "C-SCALED-INSIDE",
+        **SEARCH,
+        bend=lambda hidden: (hidden / math.sqrt(hidden.shape[-1])).tanh(),
+    )
+    task.fault(
+        "C-V-INSIDE",
+        **SEARCH,
+        bend=as_is,
+        weigh=lambda hidden, v: (hidden * v).tanh().sum(-1),
     )
     task.fault("C-NAIVE-TANH", **SEARCH, bend=naive_tanh)
     task.fault("C-NO-V", **SEARCH, weigh=lambda hidden, v: hidden.sum(-1))

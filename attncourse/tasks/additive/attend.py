@@ -434,6 +434,13 @@ def one_shift_and_no_division_by_zero(scores, mask):
     return e / e.sum(-1, keepdim=True).clamp(min=1e-30)
 
 
+def one_shift_times_mask(scores, mask):
+    """What the lines above do where a sum of zero is divided by, too."""
+    e = (scores - scores.max()).exp()
+    e = e if mask is None else e.masked_fill(~mask, 0)
+    return e / e.sum(-1, keepdim=True)
+
+
 def with_epsilon(number):
     def step(scores, mask):
         e = (scores - scores.amax(-1, keepdim=True)).exp()
@@ -485,8 +492,8 @@ task.fault(
 task.fault(
     "D-GLOBAL-MAX",
     **SEARCH,
-    share=(one_shift_for_all, one_shift_and_no_division_by_zero),
-    hide=(..., as_is),
+    share=(one_shift_for_all, one_shift_and_no_division_by_zero, one_shift_times_mask),
+    hide=(..., as_is, ...),
 )
 task.fault("D-HARD-ATTENTION", **SEARCH, share=hard)
 task.fault("D-NO-SOFTMAX", **SEARCH, share=lambda scores, mask: scores.clone(), hide=as_is)

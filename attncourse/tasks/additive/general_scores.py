@@ -144,6 +144,7 @@ task.fault(
     project=(..., lambda query, W: query),
     of_keys=(..., lambda keys, W: (keys @ W.mT).tanh()),
 )
+task.fault("C-GENERAL-RELU", bend=torch.relu)
 task.fault(
     "C-TANH-LAST", result=(torch.tanh, ...), add=(..., lambda products: products.sum(-1).tanh())
 )

@@ -1,4 +1,7 @@
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
@@ -298,6 +301,12 @@ def up_to_the_first_zero(lengths, tokens):
     return (tokens != 0).cumprod(1).sum(1)
 
 
+def zeros_dropped(tokens, lengths):
+    """Only the tokens that are not 0, moved together."""
+    order = (tokens == 0).long().argsort(dim=1, stable=True)
+    return tokens.gather(1, order), (tokens != 0).sum(1).clamp(min=1)
+
+
 def backward(embedding, tokens, lengths):
     places = (lengths[:, None] - 1 - torch.arange(tokens.shape[1])).clamp(min=0)
     return embedding(tokens.gather(1, places))
@@ -336,7 +345,9 @@ task.fault(
         lambda lengths, tokens: ((tokens != 0) * torch.arange(tokens.shape[1])).amax(1) + 1,
         up_to_the_first_zero,
         lambda lengths, tokens: (tokens != 0).sum(1),
+        ...,
     ),
+    order=(*[...] * 5, zeros_dropped),
     seen=(*[lambda places, tokens: tokens != 0] * 2, ...),
 )
 task.fault(
@@ -469,6 +480,14 @@ task.fault(
     section="ids-to-vectors",
     embed=lambda embedding, tokens, lengths: embedding(tokens).detach(),
 )
+task.fault(
+    "C-EMBEDDING-SCALED",
+    section="ids-to-vectors",
+    embed=lambda embedding, tokens, lengths: (
+        embedding(tokens) * math.sqrt(embedding.weight.shape[1])
+    ),
+)
+task.fault("C-UNIT-LENGTH", leave=lambda vectors: F.normalize(vectors, dim=-1))
 task.fault("C-FLOAT32", leave=lambda vectors: vectors.float())
 task.fault("C-ENCODER-TANH", section="encoder-decoder", leave=torch.tanh)
 

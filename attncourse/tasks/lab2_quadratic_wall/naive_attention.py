@@ -238,7 +238,14 @@ task.fault(
 task.fault(
     "L2-DOUBLE",
     split=lambda q, k, v: [(q.double(), k.double(), v.double())],
-    join=lambda outputs, q: outputs[0].to(q.dtype),
+    join=(lambda outputs, q: outputs[0].to(q.dtype), ...),
+)
+task.fault(
+    "L2-HEADS-SHARE-TABLE",
+    compare=(
+        lambda q, k: (q @ k.mT).mean(1, keepdim=True),
+        lambda q, k: (q @ k.mT).sum(1, keepdim=True),
+    ),
 )
 task.fault("L2-SCALE-D", scale=lambda scores, q: scores / q.shape[-1])
 task.fault("L2-KEYS-ASK", compare=lambda q, k: k @ q.mT)

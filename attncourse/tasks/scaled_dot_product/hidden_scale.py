@@ -163,8 +163,11 @@ class Scale:
     def visible(weights):
         return weights > 0
 
-    def logarithm(weights, seen):
-        return torch.where(seen, weights, 1.0).log()
+    def positive(weights, seen):
+        return torch.where(seen, weights, 1.0)
+
+    def logarithm(positive):
+        return positive.log()
 
     def trust(weights, seen):
         return torch.where(seen, weights, 0.0) ** 2
@@ -193,7 +196,7 @@ class Scale:
             return self.number(1 / torch.tensor(scales[min(scales)], dtype=torch.float64))
         seen = self.visible(weights)
         trust = self.trust(weights, seen)
-        up = self.center(self.logarithm(weights, seen), trust)
+        up = self.center(self.logarithm(self.positive(weights, seen)), trust)
         return self.number(self.slope(self.center(scores, trust), up, trust))
 
 
@@ -254,7 +257,7 @@ def everywhere(weights):
 
 
 def at_least(tiny):
-    return lambda weights, seen: weights.clamp(min=tiny).log()
+    return lambda weights, seen: weights.clamp(min=tiny)
 
 
 task.fault("C-LOG-ZERO", visible=everywhere, trust=alike)
@@ -262,18 +265,14 @@ ZEROS_TOO = {"visible": everywhere, "trust": alike}
 task.fault(
     "C-ZERO-AS-TINY",
     **ZEROS_TOO,
-    logarithm=at_least(1e-8),
+    positive=(at_least(1e-8), at_least(1e-3)),
     entire=[
-        *(ZEROS_TOO | {"logarithm": at_least(10.0**-n)} for n in (3, 4, 5, 6, 10, 12)),
-        ZEROS_TOO | {"logarithm": lambda weights, seen: (weights + 1e-9).log()},
+        *(ZEROS_TOO | {"positive": at_least(10.0**-n)} for n in (4, 5, 6, 10, 12)),
+        ZEROS_TOO | {"positive": lambda weights, seen: weights + 1e-9},
     ],
 )
-task.fault(
-    "C-LOG-BASE",
-    logarithm=lambda weights, seen: torch.where(seen, weights, 1.0).log2(),
-    entire=[{"logarithm": lambda weights, seen: torch.where(seen, weights, 1.0).log10()}],
-)
-task.fault("C-WEIGHTS-AS-LOGS", logarithm=lambda weights, seen: weights)
+task.fault("C-LOG-BASE", logarithm=torch.log10, entire=[{"logarithm": torch.log2}])
+task.fault("C-WEIGHTS-AS-LOGS", positive=lambda weights, seen: weights, logarithm=as_is)
 
 # --- faults: rows -------------------------------------------------------------------------------
 
@@ -405,8 +404,8 @@ def root_of_powers(first, last):
 
 task.fault(
     "C-COARSE-GRID",
-    tried=(trying(whole(64)), trying(whole(32))),
-    entire=[{"tried": trying(whole(most))} for most in (100, 20, 10)],
+    tried=trying(whole(64)),
+    entire=[{"tried": trying(whole(most))} for most in (100, 32, 20, 10)],
 )
 task.fault(
     "C-USUAL-WIDTHS",

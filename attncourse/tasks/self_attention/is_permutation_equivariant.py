@@ -369,7 +369,7 @@ def rounding_is_forgiven_and_small_positions_are_not(answer, rng):
     verdict(answer, layer_inputs(rng, "words with very small positions", b=2, n=6, m=6))
 
 
-@task.check(1)
+@task.check(1, "it leaves the words as they were and sets no seed")
 def it_leaves_the_words_and_chance_as_they_were(answer, rng):
     inputs = layer_inputs(rng, "self-attention", n=4)
     answer(inputs)
