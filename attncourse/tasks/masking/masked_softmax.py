@@ -515,11 +515,11 @@ task.fault(
 task.fault(
     "M-FILL-ZERO",
     hide=(
-        *(low(0.0),) * 2,
-        *(lambda scores, mask: scores * mask,) * 2,
-        *(lambda scores, mask: scores.masked_fill(~mask, torch.finfo(scores.dtype).tiny),) * 2,
+        *(low(0.0),) * 3,
+        *(lambda scores, mask: scores * mask,) * 3,
+        *(lambda scores, mask: scores.masked_fill(~mask, torch.finfo(scores.dtype).tiny),) * 3,
     ),
-    clear=(..., only_dead_rows) * 3,
+    clear=(..., only_dead_rows, as_is) * 3,
 )
 task.fault(
     "C-ROW-MINIMUM",

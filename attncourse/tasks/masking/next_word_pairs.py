@@ -99,7 +99,7 @@ def every_word_but_the_first_is_guessed_once(answer):
             )
 
 
-@task.check(1)
+@task.check(1, "contexts are the beginnings of the sentence from the shortest on")
 def a_context_is_all_that_stands_before(answer):
     for tokens in (SENTENCE, SENTENCE[:2], ["zero", "one", "two", "three", "four", "five"]):
         inputs = pairs_of(*tokens)
@@ -192,7 +192,11 @@ def without_last(tokens, places):
     return places[:-1]
 
 
-task.fault("S-SHIFT", word=lambda tokens, place: tokens[place - 1])
+task.fault(
+    "S-SHIFT",
+    word=lambda tokens, place: tokens[place - 1],
+    end=(..., lambda tokens: len(tokens) + 1),
+)
 task.fault("C-NEXT-INSIDE", context=lambda tokens, place: tokens[: place + 1])
 task.fault("C-BIGRAM", context=lambda tokens, place: tokens[place - 1 : place])
 task.fault(
