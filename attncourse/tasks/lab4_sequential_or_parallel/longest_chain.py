@@ -211,11 +211,12 @@ task.fault("L4-ALWAYS-WAITS", wait=lambda lengths: max(lengths))
 
 
 @task.fault("L4-ALL-BEFORE")
-def everything_before(needs):
-    behind = {}
-    for step, before in needs.items():
-        behind[step] = set(before).union(*(behind[other] for other in before))
-    return max((len(each) + 1 for each in behind.values()), default=0)
+class EverythingBefore(Chain):
+    def __call__(self, needs):
+        behind = {}
+        for step, before in needs.items():
+            behind[step] = set(before).union(*(behind[other] for other in before))
+        return self.longest({step: len(each) + 1 for step, each in behind.items()})
 
 
 @task.fault("L4-RECURSION")

@@ -29,11 +29,11 @@ def probes(rng):
 def traits(answer):
     inputs = pairs_of("six", "seven", "eight")
     first, second = answer(inputs), answer(pairs_of("nine", "ten", "eleven"))
-    contexts = [pair[0] for pair in first if isinstance(pair, list | tuple) and len(pair) == 2]
+    parts = [x for pair in first if isinstance(pair, list | tuple) and len(pair) == 2 for x in pair]
     return {
         "differs from call to call": first != answer(inputs),
         "earlier words come back": any(word in repr(second) for word in inputs["tokens"]),
-        "a context is a tuple": any(isinstance(context, tuple) for context in contexts),
+        "a context is a tuple": any(isinstance(part, tuple) for part in parts),
     }
 
 
