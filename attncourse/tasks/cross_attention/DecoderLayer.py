@@ -793,11 +793,6 @@ def join_at_once(x):
 three("H-VIEW-SPLIT", attend=own_attention(split=cut_words))
 three("H-VIEW-MERGE", attend=own_attention(merge=join_at_once))
 three("H-VIEW-BOTH", attend=own_attention(split=cut_words, merge=join_at_once))
-norm(
-    "D-NO-SCALE",
-    attend=(
-        own_attention(power=lambda d, heads: 1.0),
-        own_attention(power=lambda d, heads: (d * heads) ** -0.5),
-    ),
-)
+norm("D-NO-SCALE", attend=own_attention(power=lambda d, heads: 1.0))
+three("C-SCALE-MODEL", attend=own_attention(power=lambda d, heads: (d * heads) ** -0.5))
 three("H-NO-WO", attend=own_attention(project=False))

@@ -4,12 +4,20 @@ import torch
 from torch import nn
 
 from attncourse import cross_attention as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
+from attncourse.checks.answer import (
+    HOLDS,
+    Failure,
+    compare,
+    moves_nothing,
+    of_the_whole,
+    shape_of,
+)
 from attncourse.checks.inputs import normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
 
+CUT_OFF = "stopped after"
 VOCABULARY = 11  # words of the target; a prime, so that mistakes do not meet again by chance
 
 
@@ -102,7 +110,7 @@ def filled_up(words, b, eos, max_length):
         open_rows = (~(words == eos).any(1)).nonzero().flatten().tolist()
         if open_rows:
             raise Unusable(
-                f"stopped after {words.shape[1]} of {max_length} words, although row "
+                f"{CUT_OFF} {words.shape[1]} of {max_length} words, although row "
                 f"{open_rows[0]} has no `eos` yet"
             )
         words = nn.functional.pad(words, (0, missing), value=eos)
@@ -221,7 +229,8 @@ def same_words(answer, inputs, special="", behind=False):
     """
     got, expected, eos = answer(inputs), answer.expected(inputs), inputs["eos"]
     if got.shape != expected.shape:
-        compare("the translation", got.long(), expected, inputs)
+        with of_the_whole():
+            compare("the translation", got.long(), expected, inputs)
     for row, (ours, theirs) in enumerate(zip(expected.tolist(), got.tolist(), strict=True)):
         if not behind:
             ours = up_to_end(ours, eos)
@@ -237,6 +246,7 @@ def same_words(answer, inputs, special="", behind=False):
                 inputs,
                 expected,
                 got,
+                whole="result",
             )
 
 
@@ -258,7 +268,13 @@ task = Task(
 @task.check(1)
 def it_returns_ids_one_row_for_each_sentence(answer, rng):
     inputs = speech(rng, (3, 6, 5))
-    words = answer(inputs)
+    try:
+        words = answer(inputs)
+    except Failure as failure:
+        said = str(failure)
+        if CUT_OFF in said:  # then it was a tensor with a row for each sentence
+            raise Failure(f"{HOLDS}{said[:1].lower()}{said[1:]}", inputs) from None
+        raise
     if words.is_floating_point() or words.dtype == torch.bool:
         raise Failure(f"The words have dtype {words.dtype}; ids are whole numbers.", inputs)
     if words.ndim != 2 or len(words) != 3:

@@ -148,6 +148,7 @@ task.fault(
     masked=lambda causal, backward: 3 / 3.5 if causal and backward else 0.5 if causal else 1,
 )
 task.fault("L3-BACKWARD-ALONE", passes=lambda backward: 2.5 if backward else 1)
+task.fault("L3-BACKWARD-LEFT-OUT", passes=lambda backward: 1)
 task.fault("L3-BACKWARD-TWICE", passes=lambda backward: 3 if backward else 1)
 task.fault("L3-TABLE-ONCE", naive=lambda tables, vectors: 2 * tables + 4 * vectors)
 task.fault("L3-WRITES-ONLY", naive=lambda tables, vectors: 3 * tables + 4 * vectors)
@@ -160,7 +161,11 @@ task.fault(
         lambda tables, vectors: 2 * tables + 4 * vectors,
     ),
 )
-task.fault("L3-INPUTS-ONLY", fused=lambda tables, vectors: 3 * vectors)
+task.fault(
+    "L3-INPUTS-ONLY",
+    fused=lambda tables, vectors: 3 * vectors,
+    naive=(..., lambda tables, vectors: 6 * tables + 3 * vectors),
+)
 task.fault("L3-NAIVE-INPUTS-ONLY", naive=lambda tables, vectors: 6 * tables + 3 * vectors)
 task.fault("L3-JUST-WRITTEN", naive=lambda tables, vectors: 5 * tables + 4 * vectors)
 task.fault("L3-NUMBERS", in_bytes=lambda numbers, width, causal, backward: numbers)

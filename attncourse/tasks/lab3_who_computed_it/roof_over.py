@@ -173,6 +173,10 @@ task.fault(
     ridge=(..., lambda peak, bandwidth: bandwidth / peak),
 )
 task.fault(
+    "L3-EXCHANGED",
+    said=lambda found: found | {"intensity": found["ridge"], "ridge": found["intensity"]},
+)
+task.fault(
     "L3-BYTES-PER-OPERATION",
     said=lambda found: inverted("intensity")(inverted("ridge")(found)),
 )

@@ -330,7 +330,11 @@ task.fault(
 )
 task.fault("L3-LAST-ONLY", cuts=(lambda n: range(1, n)[-1:], lambda n: [n - 1]))
 task.fault("L3-ONE-CUT-LESS", cuts=(lambda n: range(1, n - 1), lambda n: range(2, n)))
-task.fault("L3-FIRST-OUTPUT", cuts=lambda n: range(1, n)[:1])
+task.fault(
+    "L3-FIRST-OUTPUT",
+    cuts=(lambda n: range(1, n)[:1], ...),
+    compared=(..., lambda place: slice(None, 1)),
+)
 task.fault("L3-ONE-CUT", cuts=(lambda n: [n // 2] if n > 1 else [], lambda n: [n // 2]))
 task.fault(
     "L3-IN-PLACE",

@@ -185,8 +185,12 @@ def most_at_once(length):
 task.fault("L4-ALL-STEPS", longest=len)
 task.fault(
     "L4-ARROWS",
-    wait=(lambda lengths: max(lengths, default=-1), ...),
-    longest=(..., lambda length: max(length.values(), default=0) - 1),
+    wait=(lambda lengths: max(lengths, default=-1), ..., ...),
+    longest=(
+        ...,
+        lambda length: max(length.values(), default=0) - 1,
+        lambda length: max((each - 1 for each in length.values()), default=0),
+    ),
 )
 task.fault("L4-SHORTEST-WAIT", wait=lambda lengths: min(lengths, default=0))
 task.fault("L4-WAITS-ADDED", wait=sum)
@@ -207,17 +211,21 @@ task.fault("L4-ALWAYS-WAITS", wait=lambda lengths: max(lengths))
 
 
 @task.fault("L4-ALL-BEFORE")
-def everything_before(needs):
-    behind = {}
-    for step, before in needs.items():
-        behind[step] = set(before).union(*(behind[other] for other in before))
-    return max((len(each) + 1 for each in behind.values()), default=0)
+class EverythingBefore(Chain):
+    def __call__(self, needs):
+        behind = {}
+        for step, before in needs.items():
+            behind[step] = set(before).union(*(behind[other] for other in before))
+        return self.longest({step: len(each) + 1 for step, each in behind.items()})
 
 
 @task.fault("L4-RECURSION")
-def calls_itself(needs):
-    @functools.cache
-    def length(step):
-        return 1 + max(map(length, needs[step]), default=0)
+class CallsItself(Chain):
+    def __call__(self, needs):
+        @functools.cache
+        def length(step):
+            return 1 + self.wait([length(other) for other in needs[step]])
 
-    return max(map(length, reversed(list(needs))), default=0)
+        for step in reversed(list(needs)):  # who keeps the lengths goes deep from the end alone
+            length(step)
+        return self.longest({step: length(step) for step in needs})

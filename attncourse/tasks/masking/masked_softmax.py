@@ -515,11 +515,11 @@ task.fault(
 task.fault(
     "M-FILL-ZERO",
     hide=(
-        *(low(0.0),) * 2,
-        *(lambda scores, mask: scores * mask,) * 2,
-        *(lambda scores, mask: scores.masked_fill(~mask, torch.finfo(scores.dtype).tiny),) * 2,
+        *(low(0.0),) * 3,
+        *(lambda scores, mask: scores * mask,) * 3,
+        *(lambda scores, mask: scores.masked_fill(~mask, torch.finfo(scores.dtype).tiny),) * 3,
     ),
-    clear=(..., only_dead_rows) * 3,
+    clear=(..., only_dead_rows, as_is) * 3,
 )
 task.fault(
     "C-ROW-MINIMUM",
@@ -550,7 +550,8 @@ task.fault(
 task.fault("C-INDEXED-BY-MASK", section="both-masks", hide=indexed)
 task.fault(
     "M-INPLACE",
-    store=(lambda scores, hidden: scores.copy_(hidden), written_without_gradient),
+    store=(lambda scores, hidden: scores.copy_(hidden), written_without_gradient, ...),
+    read=(..., ..., lambda scores: scores.sub_(scores.amax(-1, keepdim=True))),
 )
 
 # --- faults: after the softmax, and dead rows ---------------------------------------------------
@@ -693,7 +694,11 @@ task.fault(
     clear=(..., as_is),
 )
 task.fault(
-    "D-SOFTMAX-ALL", share=lambda scores, mask: scores.flatten(-2).softmax(-1).view(scores.shape)
+    "D-SOFTMAX-ALL",
+    share=(
+        lambda scores, mask: scores.flatten(-2).softmax(-1).view(scores.shape),
+        lambda scores, mask: scores.flatten().softmax(0).view(scores.shape),
+    ),
 )
 task.fault("C-SCORES-RETURNED", hide=(..., low(0)), share=as_is, clear=as_is)
 task.fault(

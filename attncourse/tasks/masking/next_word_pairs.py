@@ -29,11 +29,11 @@ def probes(rng):
 def traits(answer):
     inputs = pairs_of("six", "seven", "eight")
     first, second = answer(inputs), answer(pairs_of("nine", "ten", "eleven"))
-    contexts = [pair[0] for pair in first if isinstance(pair, list | tuple) and len(pair) == 2]
+    parts = [x for pair in first if isinstance(pair, list | tuple) and len(pair) == 2 for x in pair]
     return {
         "differs from call to call": first != answer(inputs),
         "earlier words come back": any(word in repr(second) for word in inputs["tokens"]),
-        "a context is a tuple": any(isinstance(context, tuple) for context in contexts),
+        "a context is a tuple": any(isinstance(part, tuple) for part in parts),
     }
 
 
@@ -99,7 +99,7 @@ def every_word_but_the_first_is_guessed_once(answer):
             )
 
 
-@task.check(1)
+@task.check(1, "contexts are the beginnings of the sentence from the shortest on")
 def a_context_is_all_that_stands_before(answer):
     for tokens in (SENTENCE, SENTENCE[:2], ["zero", "one", "two", "three", "four", "five"]):
         inputs = pairs_of(*tokens)
@@ -192,7 +192,11 @@ def without_last(tokens, places):
     return places[:-1]
 
 
-task.fault("S-SHIFT", word=lambda tokens, place: tokens[place - 1])
+task.fault(
+    "S-SHIFT",
+    word=lambda tokens, place: tokens[place - 1],
+    end=(..., lambda tokens: len(tokens) + 1),
+)
 task.fault("C-NEXT-INSIDE", context=lambda tokens, place: tokens[: place + 1])
 task.fault("C-BIGRAM", context=lambda tokens, place: tokens[place - 1 : place])
 task.fault(

@@ -166,9 +166,13 @@ task.fault("C-PARAMETERS-FIXED-WIDTH", section="low-rank", matrix=lambda m, h, d
 task.fault(
     "C-PARAMETERS-ONE-HEAD",
     section="project-split",
-    matrix=(lambda m, h, d: m * d, ..., ...),
-    inward=(..., lambda matrix, m, h, d: 3 * m * d, ...),
-    outward=(..., ..., lambda matrix, m, h, d: m * d),
+    matrix=(lambda m, h, d: m * d, ...),
+    inward=(..., lambda matrix, m, h, d: 3 * m * d),
+)
+task.fault(
+    "C-PARAMETERS-OUT-ONE-HEAD",
+    section="sum-over-heads",
+    outward=lambda matrix, m, h, d: m * d,
 )
 task.fault(
     "C-PARAMETERS-FLOAT",
