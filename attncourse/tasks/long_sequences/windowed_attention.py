@@ -344,11 +344,21 @@ def in_a_circle(x, size, fill):
     return torch.cat([text, x[..., :size, :]], -2).unfold(-2, 3 * size, size).mT
 
 
-def rolled(query, key, value, width):
-    ways = range(-width, width + 1)
-    keys, values = (torch.stack([x.roll(way, -2) for way in ways], -2) for x in (key, value))
-    scores = (keys @ query[..., None]).squeeze(-1) / math.sqrt(query.shape[-1])
-    return (scores.softmax(-1)[..., None, :] @ values).squeeze(-2)
+class Rolled(Windowed):
+    def __call__(self, query, key, value, width):
+        width = self.reach(width)
+        ways = range(-width, width + 1)
+        keys, values = (torch.stack([x.roll(way, -2) for way in ways], -2) for x in (key, value))
+        scores = self.scale((keys @ query[..., None]).squeeze(-1), query, width)
+        weights = self.share(scores)[..., None, :]
+        return self.average(weights, values, keys).squeeze(-2)
+
+
+class RolledOnce(Rolled):
+    """No farther than all around."""
+
+    def __call__(self, query, key, value, width):
+        return super().__call__(query, key, value, min(width, query.shape[-2] - 1))
 
 
 def by_index(seen):
@@ -372,7 +382,8 @@ task.fault(
     spread=in_a_circle,
     real=lambda at, n: (at < n) | (at >= n + (-n % (at.shape[-1] // 3))),
     forms=[
-        rolled,
+        Rolled,
+        RolledOnce,
         by_index(lambda i, n, width: {(i + o) % n for o in range(-width, width + 1)}),
         by_index(lambda i, n, width: [(i + o) % n for o in range(-width, width + 1)]),
     ],
