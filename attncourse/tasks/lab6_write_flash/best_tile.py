@@ -330,6 +330,7 @@ task.fault(
     "L6-ONE-SLOPE",
     valley=lambda tiles, best: max(tiles[min(tiles)], tiles[max(tiles)]) >= 1.1 * best,
 )
+task.fault("L6-FIRST-SLOPE", valley=lambda tiles, best: tiles[min(tiles)] >= 1.1 * best)
 task.fault("L6-LAST-SLOPE", valley=lambda tiles, best: tiles[max(tiles)] >= 1.1 * best)
 task.fault(
     "L6-ALL-SLOWER",
