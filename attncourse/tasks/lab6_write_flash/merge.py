@@ -259,7 +259,10 @@ task.fault("C-ON-THE-CPU", section="nothing-seen", factors=zeros_for_nothing)
 task.fault("L6-NO-RESCALE", factors=lambda maxima, common: [torch.ones_like(own) for own in maxima])
 task.fault(
     "L6-ONE-SIDE",
-    factors=lambda maxima, common: [(maxima[0] - finite(common)).exp(), torch.ones_like(common)],
+    factors=(
+        lambda maxima, common: [(maxima[0] - finite(common)).exp(), torch.ones_like(common)],
+        lambda maxima, common: [torch.ones_like(common), (maxima[1] - finite(common)).exp()],
+    ),
 )
 task.fault(
     "L6-SECOND-MAXIMUM",

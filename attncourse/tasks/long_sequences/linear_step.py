@@ -283,7 +283,15 @@ class NothingAtFirst(ReadsFirst):
     """The same, and 0 in place of 0 / 0."""
 
     def divide(self, sums, query, weight):
-        return super().divide(sums, query, weight).masked_fill((weight == 0).all(-1, True), 0.0)
+        return super().divide(sums, query, weight + (weight == 0).all(-1, True))
+
+
+@reads_first
+class ZerosAtFirst(ReadsFirst):
+    """The same, as new zeros."""
+
+    def divide(self, sums, query, weight):
+        return super().divide(sums, query, weight) if weight.any() else torch.zeros_like(sums)
 
 
 task.fault(

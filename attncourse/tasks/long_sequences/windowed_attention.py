@@ -276,7 +276,7 @@ class OfAllKeys(Windowed):
         """The outputs of the queries at some places, from the scores of all keys."""
         at, queries = torch.arange(key.shape[-2]), query[..., place, :]
         real = self.real(at, len(at))
-        mask = self.near(at, place[:, None], self.reach(width)) & real
+        mask = self.near(at, at[None, :, None], self.reach(width))[0, place] & real  # one block
         scores = self.hide(self.scale(queries @ key.mT, queries, width), mask, real)
         return self.average(self.clear(self.share(scores), mask), value, key)
 
@@ -305,8 +305,11 @@ task.fault(
 )
 task.fault(
     "W-TWO-BLOCKS",
-    near=lambda at, place, width: (
-        ((at - place).abs() <= width) & (at < (place[:, :1] + place.shape[1]))
+    near=(
+        lambda at, place, width: (
+            ((at - place).abs() <= width) & (at < (place[:, :1] + place.shape[1]))
+        ),
+        lambda at, place, width: ((at - place).abs() <= width) & (at >= place[:, :1]),
     ),
 )
 task.fault("W-THREE-BLOCKS", near=lambda at, place, width: (at - place).abs() < 3 * place.numel())
@@ -334,7 +337,7 @@ task.fault("W-BLOCKS-LEFT", join=as_is)
 
 AS_WIDE = {"size": (..., lambda width, n: width)}  # also where the text is shorter
 
-task.fault("W-PADDING-SEEN", **AS_WIDE, real=lambda at, n: torch.ones_like(at, dtype=torch.bool))
+task.fault("W-PADDING-SEEN", **AS_WIDE, real=lambda at, n: ((at >= 0) & (at < n)) | True)
 task.fault("W-END-SEEN", **AS_WIDE, real=lambda at, n: at >= 0)
 task.fault("W-BEGIN-SEEN", **AS_WIDE, real=lambda at, n: at < n)
 
@@ -371,6 +374,8 @@ def by_index(seen):
                 at = sorted(seen(i, n, self.reach(width)))
                 keys, values = key[..., at, :], value[..., at, :]
                 scores = self.scale(query[..., i : i + 1, :] @ keys.mT, query, width)
+                all_seen = torch.ones(scores.shape[-1], dtype=torch.bool)
+                scores = self.hide(scores, all_seen, all_seen)
                 outputs.append(self.average(self.share(scores), values, keys))
             return torch.cat(outputs, -2)
 
@@ -380,7 +385,7 @@ def by_index(seen):
 task.fault(
     "W-CIRCLE",
     spread=in_a_circle,
-    real=lambda at, n: (at < n) | (at >= n + (-n % (at.shape[-1] // 3))),
+    real=lambda at, n: ((at >= 0) & (at < n)) | (at < 0) | (at >= n + (-n % (at.shape[-1] // 3))),
     forms=[
         Rolled,
         RolledOnce,
@@ -410,7 +415,7 @@ task.fault(
     "W-ENDS-REPEATED",
     **AS_WIDE,
     spread=ends_repeated,
-    real=lambda at, n: torch.ones_like(at, dtype=torch.bool),
+    real=lambda at, n: ((at >= 0) & (at < n)) | True,
 )
 
 task.fault("D-WEIGHTS-TOO", join=lambda output, n: (Windowed.join(output, n), output))
@@ -433,6 +438,8 @@ task.fault(
         lambda at, place, width: ((at - place).abs() <= width) & (at <= place),
         lambda at, place, width: ((at - place).abs() <= width) & (at >= place),
     ),
+    # The same, in words that do not go with those for one end: here they are W-PADDING-SEEN.
+    real=(lambda at, n: (at > -1) & (at < n), lambda at, n: (at >= 0) & (at <= n - 1)),
 )
 task.fault(
     "W-ONE-MORE",

@@ -196,7 +196,13 @@ task.fault(
         lambda picked, n, weights: picked.movedim(-1, 0).sum(-1) / picked.shape[-1],
     ),
 )
-task.fault("I-HEADS-AVERAGED", share=lambda picked, n, weights: picked.mean())
+task.fault(
+    "I-HEADS-AVERAGED",
+    share=(
+        lambda picked, n, weights: picked.mean(),
+        lambda picked, n, weights: picked.mean(-1).mean(-1),
+    ),
+)
 task.fault("I-PREVIOUS-TOKEN", distance=lambda period, n: 1)
 task.fault("I-HALF-THE-TEXT", distance=lambda period, n: n // 2 - 1, first=lambda period, n: n // 2)
 task.fault("I-FIRST-REPETITION", last=lambda period, n: min(2 * period, n))
