@@ -276,7 +276,7 @@ class OfAllKeys(Windowed):
         """The outputs of the queries at some places, from the scores of all keys."""
         at, queries = torch.arange(key.shape[-2]), query[..., place, :]
         real = self.real(at, len(at))
-        mask = self.near(at, at[None, :, None], self.reach(width))[0, place] & real  # one block
+        mask = self.near(at, place[:, None], self.reach(width)) & real
         scores = self.hide(self.scale(queries @ key.mT, queries, width), mask, real)
         return self.average(self.clear(self.share(scores), mask), value, key)
 
@@ -303,13 +303,18 @@ task.fault(
         else (at - place).abs() <= width
     ),
 )
+
+
+def begin_of_block(number, at):
+    """Where the second or third of the blocks begins, counted from 0, that a query sees."""
+    return at[..., number * at.shape[-1] // 3, None]
+
+
 task.fault(
     "W-TWO-BLOCKS",
     near=(
-        lambda at, place, width: (
-            ((at - place).abs() <= width) & (at < (place[:, :1] + place.shape[1]))
-        ),
-        lambda at, place, width: ((at - place).abs() <= width) & (at >= place[:, :1]),
+        lambda at, place, width: ((at - place).abs() <= width) & (at < begin_of_block(2, at)),
+        lambda at, place, width: ((at - place).abs() <= width) & (at >= begin_of_block(1, at)),
     ),
 )
 task.fault("W-THREE-BLOCKS", near=lambda at, place, width: (at - place).abs() < 3 * place.numel())

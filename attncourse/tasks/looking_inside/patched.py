@@ -324,10 +324,12 @@ def by_weights(model, layer, clean, corrupted):
 
 
 @task.fault("I-WORD-PATCHED")
-def _(model, clean, corrupted, place):
-    mixed = corrupted.clone()
-    mixed[:, place[2]] = clean[:, place[2]]
-    return model(mixed)
+class WordPatched(Patched):
+    def __call__(self, model, clean, corrupted, place):
+        clean, corrupted = self.texts(clean, corrupted)
+        mixed, where = corrupted.clone(), self.where(place[2], clean.shape[1])
+        mixed[:, where] = clean[:, where]
+        return self.result(model(mixed), model, corrupted, place[2])
 
 
 def behind(projection):
@@ -337,7 +339,7 @@ def behind(projection):
         def __call__(self, model, clean, corrupted, place):
             layer, head, position = place
             clean, corrupted = self.texts(clean, corrupted)
-            changed = copy.deepcopy(model)
+            changed = self.copied(model)
             attention, heard = changed.get_submodule(layer), []
             number = self.number(head, attention.num_heads)
             where = self.where(position, clean.shape[1])
@@ -345,7 +347,7 @@ def behind(projection):
             def hook(module, inputs, output):
                 heads = self.cut(output, attention.num_heads).clone()
                 for clean in heard:  # none in the first run
-                    heads = self.replace(heads, clean, number, where)
+                    heads = self.replace(heads, self.meant(clean), number, where)
                 heard.append(heads)
                 return self.join(heads)
 
