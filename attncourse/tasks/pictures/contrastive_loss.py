@@ -267,13 +267,13 @@ task.fault("C-PAIRS-NO-TEMPERATURE", cool=as_is)
 @task.fault("C-PAIRS-TEMPERATURE-LAST")
 class TemperatureLast(Loss):
     def __call__(self, images, texts, temperature):
-        return super().__call__(images, texts, 1.0) / self.heat(temperature)
+        return super().__call__(images, texts, 1.0) / temperature
 
 
 @task.fault("C-PAIRS-TEMPERATURE-IN-FRONT")
 class TemperatureInFront(Loss):
     def __call__(self, images, texts, temperature):
-        return super().__call__(images, texts, temperature) * self.heat(temperature)
+        return super().__call__(images, texts, temperature) * temperature
 
 
 soft = task.fault("C-PAIRS-SOFT-TARGETS")
