@@ -63,3 +63,7 @@ def hide_from_the_cpu(scores, row, column, q, k):
 
 def whole_tiles(n, tile):
     return n // tile * tile
+
+
+def one_tile_at_least(n, tile):
+    return max(whole_tiles(n, tile), min(n, tile))

@@ -244,6 +244,10 @@ def in_place(step):
 scaled_in_place, shrunk_in_place = in_place("scaled"), in_place("shrunk")
 
 
+def as_it_came(self, kept, factor):
+    return kept
+
+
 def turned(factors):
     return factors[::-1]
 
@@ -255,7 +259,10 @@ task.fault("C-ON-THE-CPU", section="nothing-seen", factors=zeros_for_nothing)
 task.fault("L6-NO-RESCALE", factors=lambda maxima, common: [torch.ones_like(own) for own in maxima])
 task.fault(
     "L6-ONE-SIDE",
-    factors=lambda maxima, common: [(maxima[0] - finite(common)).exp(), torch.ones_like(common)],
+    factors=(
+        lambda maxima, common: [(maxima[0] - finite(common)).exp(), torch.ones_like(common)],
+        lambda maxima, common: [torch.ones_like(common), (maxima[1] - finite(common)).exp()],
+    ),
 )
 task.fault(
     "L6-SECOND-MAXIMUM",
@@ -314,8 +321,16 @@ task.fault(
     shrunk_second=(..., ..., ..., ..., shrunk_in_place),
 )
 task.fault("C-FLOAT32", results=lambda *part: tuple(each.float() for each in part))
-task.fault("L6-WEIGHTED-FORGOTTEN", scaled=as_is)
-task.fault("L6-TOTAL-FORGOTTEN", shrunk=as_is)
+task.fault(
+    "L6-WEIGHTED-FORGOTTEN",
+    scaled_first=(as_it_came, as_it_came, ...),
+    scaled_second=(as_it_came, ..., as_it_came),
+)
+task.fault(
+    "L6-TOTAL-FORGOTTEN",
+    shrunk_first=(as_it_came, as_it_came, ...),
+    shrunk_second=(as_it_came, ..., as_it_came),
+)
 task.fault(
     "L6-UPSIDE-DOWN",
     factors=(

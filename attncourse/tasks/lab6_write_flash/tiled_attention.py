@@ -28,6 +28,7 @@ from attncourse.tasks.lab6_write_flash._faults import (
     hide_from_the_cpu,
     hide_later,
     of_causal_masks,
+    one_tile_at_least,
     whole_tiles,
 )
 
@@ -389,10 +390,10 @@ task.fault("L6-DIVIDES-EACH", after=Tiled.output, output=as_is)
 task.fault("L6-NO-SCALE", scale=as_is)
 task.fault(
     "L6-NO-REST",
-    rows=(whole_tiles, whole_tiles, ..., whole_tiles, whole_tiles),
-    columns=(whole_tiles, ..., whole_tiles, whole_tiles, whole_tiles),
+    rows=(whole_tiles, whole_tiles, ..., whole_tiles, whole_tiles, ..., one_tile_at_least),
+    columns=(whole_tiles, ..., whole_tiles, whole_tiles, whole_tiles, *(one_tile_at_least,) * 2),
     blank=(..., ..., ..., minus_infinity, ...),
-    visited=(..., ..., ..., ..., without_the_rest),
+    visited=(..., ..., ..., ..., without_the_rest, ...),
 )
 task.fault("L6-PADS-COUNT", fill=zeros_behind)
 task.fault("L6-CAUSAL-IGNORED", hide=as_is)

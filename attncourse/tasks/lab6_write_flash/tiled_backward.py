@@ -26,6 +26,7 @@ from attncourse.tasks.lab6_write_flash._faults import (
     hide_from_the_cpu,
     hide_later,
     of_causal_masks,
+    one_tile_at_least,
     whole_tiles,
 )
 
@@ -283,7 +284,9 @@ task.fault(
 )
 
 task.fault(
-    "L6-NO-REST", rows=(whole_tiles, whole_tiles, ...), columns=(whole_tiles, ..., whole_tiles)
+    "L6-NO-REST",
+    rows=(whole_tiles, whole_tiles, ..., one_tile_at_least, ...),
+    columns=(whole_tiles, ..., whole_tiles, one_tile_at_least, one_tile_at_least),
 )
 task.fault("L6-NO-MEAN", mean=lambda mean, weights, grad_weights: 0.0)
 task.fault(

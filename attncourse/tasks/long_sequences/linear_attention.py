@@ -324,7 +324,10 @@ task.fault(
 )
 task.fault(
     "L-DIVIDES-BY-SUM",
-    total=lambda scores, every, features: features.cumsum(-2).sum(-1, keepdim=True),
+    total=(
+        lambda scores, every, features: features.cumsum(-2).sum(-1, keepdim=True),
+        lambda scores, every, features: features.sum((-2, -1), keepdim=True),
+    ),
 )
 
 
@@ -342,7 +345,7 @@ def running(of_values, of_weights):
     return Running
 
 
-task.fault("L-OTHER-AXIS", forms=[running(-2, -1)])
+task.fault("L-OTHER-AXIS", forms=[running(-2, -1), running(-3, -1), running(-2, -2)])
 task.fault("L-AXIS-1", forms=[running(*each) for each in ((1, 1), (-3, 1), (1, -2))])
 task.fault(
     "L-WEIGHT-NOT-ADDED",

@@ -278,6 +278,22 @@ class ReadsFirst(Step):
         return self.results(output, self.kept(before, after, key, value))
 
 
+@reads_first
+class NothingAtFirst(ReadsFirst):
+    """The same, and 0 in place of 0 / 0."""
+
+    def divide(self, sums, query, weight):
+        return super().divide(sums, query, weight + (weight == 0).all(-1, True))
+
+
+@reads_first
+class ZerosAtFirst(ReadsFirst):
+    """The same, as new zeros."""
+
+    def divide(self, sums, query, weight):
+        return super().divide(sums, query, weight) if weight.any() else torch.zeros_like(sums)
+
+
 task.fault(
     "L-REPLACES",
     add=(lambda state, new, key, query: (new, key), ...),
@@ -298,7 +314,7 @@ task.fault(
 task.fault(
     "L-WEIGHTS-ADDED",
     add=lambda state, new, key, query: Step.add(state, new, query * key, query),
-    divide=lambda sums, query, weight: sums / weight.sum(-1, keepdim=True),
+    divide=(lambda sums, query, weight: sums / weight.sum(-1, keepdim=True), ...),
 )
 
 

@@ -191,8 +191,11 @@ class Reach:
     def told(heard, mask):
         return heard > 0
 
-    def keep(heard, known):
+    def join(heard, known):
         return heard | known
+
+    def keep(self, heard, known):
+        return self.join(heard, known)
 
     def result(known, mask, layers):
         return known
@@ -212,7 +215,7 @@ task.fault(
     keep=lambda heard, known: heard,
     result=(
         ...,
-        lambda known, mask, layers: known | torch.eye(len(mask), dtype=torch.bool),
+        lambda self, known, mask, layers: self.join(known, torch.eye(len(mask), dtype=torch.bool)),
     ),
 )
 
@@ -241,7 +244,11 @@ task.fault(
 )
 task.fault("R-ONE-LESS", rounds=lambda layers: layers - 1)
 task.fault("R-ONE-MORE", rounds=lambda layers: layers + 1)
-task.fault("R-BEGINS-WITH-THE-MASK", start=lambda mask: mask)
+task.fault(
+    "R-BEGINS-WITH-THE-MASK",
+    start=lambda mask: mask,
+    keep=lambda self, heard, known: self.join(known, heard),  # who forgets has R-ONE-MORE with it
+)
 task.fault("R-BEGINS-EMPTY", start=torch.zeros_like)
 task.fault(
     "R-NOTHING-WITHOUT-A-LAYER",
@@ -266,7 +273,7 @@ task.fault("R-ALL-OF-THEM", told=lambda heard, mask: heard == mask.sum(-1, keepd
 of_paths = task.fault(
     "R-PATHS",
     told=lambda heard, mask: heard,
-    keep=lambda heard, known: heard + known.float(),
+    join=lambda heard, known: heard + known.float(),
     start=lambda mask: torch.eye(len(mask)),
 )
 

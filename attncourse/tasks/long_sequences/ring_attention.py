@@ -450,6 +450,7 @@ task.fault(
     **MERGE,
     total=(
         lambda scores, largest: (scores - scores.amax(-1, keepdim=True)).logsumexp(-1),
+        lambda scores, largest: scores.logsumexp(-1) - scores.amax(-1).detach(),
         lambda scores, largest: scores.logsumexp(-1) - largest,
         lambda scores, largest: scores.logsumexp(-1) - largest.detach(),
     ),
@@ -487,7 +488,14 @@ task.fault(
 # --- faults: the ring ---------------------------------------------------------------------------
 
 task.fault("R-OWN-ONLY", met=lambda i, p: [i])
-task.fault("R-ONE-ROUND-SHORT", met=lambda i, p: [(i - step) % p for step in range(p - 1)] or [i])
+task.fault(
+    "R-ONE-ROUND-SHORT",
+    met=(
+        lambda i, p: [(i - step) % p for step in range(p - 1)] or [i],
+        lambda i, p: [(i + step) % p for step in range(p - 1)] or [i],
+        lambda i, p: [(i - step) % p for step in range(p - 1)],
+    ),
+)
 task.fault("R-ONE-ROUND-MORE", met=lambda i, p: [(i - step) % p for step in range(p + 1)])
 task.fault(
     "R-VALUES-STAY",
@@ -509,7 +517,13 @@ def cut_to_fit(weights, value):
 
 
 task.fault("R-NEIGHBORS", met=lambda i, p: sorted({(i - 1) % p, i, (i + 1) % p}))
-task.fault("R-OTHERS-ONLY", met=lambda i, p: [(i - step) % p for step in range(1, p)] or [i])
+task.fault(
+    "R-OTHERS-ONLY",
+    met=(
+        lambda i, p: [(i - step) % p for step in range(1, p)] or [i],
+        lambda i, p: [(i - step) % p for step in range(1, p)],
+    ),
+)
 
 
 def own_shard_in_order(scores, i, j):

@@ -303,10 +303,18 @@ task.fault(
         else (at - place).abs() <= width
     ),
 )
+
+
+def begin_of_block(number, at):
+    """Where the second or third of the blocks begins, counted from 0, that a query sees."""
+    return at[..., number * at.shape[-1] // 3, None]
+
+
 task.fault(
     "W-TWO-BLOCKS",
-    near=lambda at, place, width: (
-        ((at - place).abs() <= width) & (at < (place[:, :1] + place.shape[1]))
+    near=(
+        lambda at, place, width: ((at - place).abs() <= width) & (at < begin_of_block(2, at)),
+        lambda at, place, width: ((at - place).abs() <= width) & (at >= begin_of_block(1, at)),
     ),
 )
 task.fault("W-THREE-BLOCKS", near=lambda at, place, width: (at - place).abs() < 3 * place.numel())
@@ -334,7 +342,7 @@ task.fault("W-BLOCKS-LEFT", join=as_is)
 
 AS_WIDE = {"size": (..., lambda width, n: width)}  # also where the text is shorter
 
-task.fault("W-PADDING-SEEN", **AS_WIDE, real=lambda at, n: torch.ones_like(at, dtype=torch.bool))
+task.fault("W-PADDING-SEEN", **AS_WIDE, real=lambda at, n: ((at >= 0) & (at < n)) | True)
 task.fault("W-END-SEEN", **AS_WIDE, real=lambda at, n: at >= 0)
 task.fault("W-BEGIN-SEEN", **AS_WIDE, real=lambda at, n: at < n)
 
@@ -344,11 +352,21 @@ def in_a_circle(x, size, fill):
     return torch.cat([text, x[..., :size, :]], -2).unfold(-2, 3 * size, size).mT
 
 
-def rolled(query, key, value, width):
-    ways = range(-width, width + 1)
-    keys, values = (torch.stack([x.roll(way, -2) for way in ways], -2) for x in (key, value))
-    scores = (keys @ query[..., None]).squeeze(-1) / math.sqrt(query.shape[-1])
-    return (scores.softmax(-1)[..., None, :] @ values).squeeze(-2)
+class Rolled(Windowed):
+    def __call__(self, query, key, value, width):
+        width = self.reach(width)
+        ways = range(-width, width + 1)
+        keys, values = (torch.stack([x.roll(way, -2) for way in ways], -2) for x in (key, value))
+        scores = self.scale((keys @ query[..., None]).squeeze(-1), query, width)
+        weights = self.share(scores)[..., None, :]
+        return self.average(weights, values, keys).squeeze(-2)
+
+
+class RolledOnce(Rolled):
+    """No farther than all around."""
+
+    def __call__(self, query, key, value, width):
+        return super().__call__(query, key, value, min(width, query.shape[-2] - 1))
 
 
 def by_index(seen):
@@ -361,6 +379,8 @@ def by_index(seen):
                 at = sorted(seen(i, n, self.reach(width)))
                 keys, values = key[..., at, :], value[..., at, :]
                 scores = self.scale(query[..., i : i + 1, :] @ keys.mT, query, width)
+                all_seen = torch.ones(scores.shape[-1], dtype=torch.bool)
+                scores = self.hide(scores, all_seen, all_seen)
                 outputs.append(self.average(self.share(scores), values, keys))
             return torch.cat(outputs, -2)
 
@@ -370,9 +390,10 @@ def by_index(seen):
 task.fault(
     "W-CIRCLE",
     spread=in_a_circle,
-    real=lambda at, n: (at < n) | (at >= n + (-n % (at.shape[-1] // 3))),
+    real=lambda at, n: ((at >= 0) & (at < n)) | (at < 0) | (at >= n + (-n % (at.shape[-1] // 3))),
     forms=[
-        rolled,
+        Rolled,
+        RolledOnce,
         by_index(lambda i, n, width: {(i + o) % n for o in range(-width, width + 1)}),
         by_index(lambda i, n, width: [(i + o) % n for o in range(-width, width + 1)]),
     ],
@@ -399,7 +420,7 @@ task.fault(
     "W-ENDS-REPEATED",
     **AS_WIDE,
     spread=ends_repeated,
-    real=lambda at, n: torch.ones_like(at, dtype=torch.bool),
+    real=lambda at, n: ((at >= 0) & (at < n)) | True,
 )
 
 task.fault("D-WEIGHTS-TOO", join=lambda output, n: (Windowed.join(output, n), output))
@@ -422,6 +443,8 @@ task.fault(
         lambda at, place, width: ((at - place).abs() <= width) & (at <= place),
         lambda at, place, width: ((at - place).abs() <= width) & (at >= place),
     ),
+    # The same, in words that do not go with those for one end: here they are W-PADDING-SEEN.
+    real=(lambda at, n: (at > -1) & (at < n), lambda at, n: (at >= 0) & (at <= n - 1)),
 )
 task.fault(
     "W-ONE-MORE",

@@ -201,6 +201,9 @@ class Ablated:
     def cut(x, h):
         return split_heads(x, h)
 
+    def meant(value, heads):
+        return value
+
     def says(heads, head, value):
         heads[:, head] = value
         return heads
@@ -222,7 +225,7 @@ class Ablated:
         def hook(x):
             heads = self.cut(x, h).clone()
             for number in self.numbers(head, h):
-                heads = self.says(heads, number, value)
+                heads = self.says(heads, number, self.meant(value, heads))
             return self.join(heads)
 
         self.before(self.watched(attention), hook)
@@ -235,7 +238,14 @@ def afterward(module, hook):
 
 # --- faults: where ------------------------------------------------------------------------------
 
-task.fault("I-NO-COPY", copied=as_is)
+
+def in_front(module, hook):
+    """Another `forward`, without a hook."""
+    projected = module.forward
+    module.forward = lambda x: projected(hook(x))
+
+
+task.fault("I-NO-COPY", copied=as_is, before=(..., in_front))
 task.fault("I-OTHER-MODE", copied=lambda model: copy.deepcopy(model.eval()))
 task.fault("I-AFTER-W-O", before=afterward)
 
@@ -354,9 +364,22 @@ def assigned(heads, place, value):
 
 task.fault("I-TEXT-FOR-HEAD", says=says(lambda heads, head, value: assigned(heads, head, value)))
 task.fault("I-HOOK-UNHEARD", says=lambda heads, head, value: heads)
-task.fault(
-    "I-ALWAYS-ZERO", says=says(lambda heads, head, value: assigned(heads, (slice(None), head), 0.0))
-)
+always_zero = task.fault("I-ALWAYS-ZERO", meant=lambda value, heads: 0.0)
+
+
+@always_zero
+class ColumnsOfZeros(Ablated):
+    """The columns of its features are 0 in what projects them."""
+
+    def __call__(self, model, layer, head, value):
+        model = self.copied(model)
+        attention = self.mend(model.get_submodule(self.name(model, layer)))
+        weight = self.watched(attention).weight
+        for number in self.numbers(head, attention.num_heads):
+            weight.data.unflatten(-1, (attention.num_heads, -1))[:, number] = 0
+        return model
+
+
 task.fault(
     "I-MULTIPLIED",
     says=says(
@@ -397,28 +420,21 @@ task.fault(
         lambda heads, head, value: assigned(heads, (0, head), value if value.ndim < 3 else value[0])
     ),
 )
+
+
+def meant(change):
+    return lambda value, heads: change(torch.as_tensor(value, dtype=heads.dtype))
+
+
 task.fault(
     "I-ONE-VALUE-FOR-ALL-TEXTS",
-    says=says(
-        lambda heads, head, value: assigned(
-            heads, (slice(None), head), value if value.ndim < 3 else value[0]
-        )
-    ),
+    meant=meant(lambda value: value if value.ndim < 3 else value[0]),
 )
 task.fault(
     "I-VALUE-AVERAGED",
-    says=says(
-        lambda heads, head, value: assigned(
-            heads,
-            (slice(None), head),
-            value if value.ndim < 2 else value.mean(-2, keepdim=True),
-        )
-    ),
+    meant=meant(lambda value: value if value.ndim < 2 else value.mean(-2, keepdim=True)),
 )
-task.fault(
-    "I-ONE-NUMBER",
-    says=says(lambda heads, head, value: assigned(heads, (slice(None), head), value.mean())),
-)
+task.fault("I-ONE-NUMBER", meant=meant(torch.mean))
 
 
 def removed(heads, head, value):

@@ -1,5 +1,3 @@
-import functools
-
 import torch
 
 from attncourse import looking_inside as reference
@@ -198,7 +196,13 @@ task.fault(
         lambda picked, n, weights: picked.movedim(-1, 0).sum(-1) / picked.shape[-1],
     ),
 )
-task.fault("I-HEADS-AVERAGED", share=lambda picked, n, weights: picked.mean())
+task.fault(
+    "I-HEADS-AVERAGED",
+    share=(
+        lambda picked, n, weights: picked.mean(),
+        lambda picked, n, weights: picked.mean(-1).mean(-1),
+    ),
+)
 task.fault("I-PREVIOUS-TOKEN", distance=lambda period, n: 1)
 task.fault("I-HALF-THE-TEXT", distance=lambda period, n: n // 2 - 1, first=lambda period, n: n // 2)
 task.fault("I-FIRST-REPETITION", last=lambda period, n: min(2 * period, n))
@@ -213,14 +217,24 @@ def hard(weights, rows, distance):
 task.fault("I-HARD", picked=hard)
 
 
-def all_before(weights, rows, distance, least=1):
-    """Nothing stands before the word at 0, so it follows no occurrence."""
-    columns, latest = torch.arange(weights.shape[-1]), (rows - distance)[:, None]
-    there = (least <= columns) & (columns <= latest) & ((latest - columns) % (distance + 1) == 0)
-    return (weights[..., rows, :] * there).sum(-1)
+def all_before(least):
+    """The word at 0 follows no occurrence, as nothing stands before it; or it counts as well."""
+
+    class AllBefore(Score):
+        def __call__(self, weights, period):
+            self.period = period
+            return super().__call__(weights, period)
+
+        def picked(self, weights, rows, distance):
+            columns, latest = torch.arange(weights.shape[-1]), (rows - distance)[:, None]
+            there = (least <= columns) & (columns <= latest)
+            there &= (latest - columns) % self.period == 0
+            return (weights[..., rows, :] * there).sum(-1)
+
+    return AllBefore
 
 
-task.fault("I-ALL-OCCURRENCES", picked=(all_before, functools.partial(all_before, least=0)))
+task.fault("I-ALL-OCCURRENCES", forms=[all_before(1), all_before(0)])
 task.fault("I-BEST-HEAD", result=lambda score: score.max())
 task.fault(
     "I-PLAIN-NUMBER",

@@ -195,6 +195,9 @@ class Patched:
         hook.remove()
         return heard[0]
 
+    def meant(heard):
+        return heard
+
     def number(head, h):
         return head
 
@@ -211,7 +214,7 @@ class Patched:
     def __call__(self, model, clean, corrupted, place):
         layer, head, position = place
         clean, corrupted = self.texts(clean, corrupted)
-        heard = self.listen(model, self.heard_in(model, layer), clean, corrupted)
+        heard = self.meant(self.listen(model, self.heard_in(model, layer), clean, corrupted))
         changed = self.copied(model)
         attention = changed.get_submodule(layer)
         h = attention.num_heads
@@ -302,10 +305,8 @@ task.fault("I-ZERO-INSTEAD", replace=put(lambda own, heard: torch.zeros_like(own
 task.fault("I-ADDED", replace=put(lambda own, heard: own + heard))
 task.fault("I-HALF-AND-HALF", replace=put(lambda own, heard: (own + heard) / 2))
 task.fault("I-DIFFERENCE", replace=put(lambda own, heard: heard - own))
-task.fault(
-    "I-MEAN-OF-TEXTS", replace=put(lambda own, heard: heard.mean(0, keepdim=True).expand_as(own))
-)
-task.fault("I-ONE-TEXT-FOR-ALL", replace=put(lambda own, heard: heard[:1].expand_as(own)))
+task.fault("I-MEAN-OF-TEXTS", meant=lambda heard: heard.mean(0, keepdim=True).expand_as(heard))
+task.fault("I-ONE-TEXT-FOR-ALL", meant=lambda heard: heard[:1].expand_as(heard))
 task.fault("I-FIRST-TEXT-ONLY", replace=put(lambda own, heard: torch.cat([heard[:1], own[1:]])))
 
 
@@ -323,10 +324,12 @@ def by_weights(model, layer, clean, corrupted):
 
 
 @task.fault("I-WORD-PATCHED")
-def _(model, clean, corrupted, place):
-    mixed = corrupted.clone()
-    mixed[:, place[2]] = clean[:, place[2]]
-    return model(mixed)
+class WordPatched(Patched):
+    def __call__(self, model, clean, corrupted, place):
+        clean, corrupted = self.texts(clean, corrupted)
+        mixed, where = corrupted.clone(), self.where(place[2], clean.shape[1])
+        mixed[:, where] = clean[:, where]
+        return self.result(model(mixed), model, corrupted, place[2])
 
 
 def behind(projection):
@@ -336,7 +339,7 @@ def behind(projection):
         def __call__(self, model, clean, corrupted, place):
             layer, head, position = place
             clean, corrupted = self.texts(clean, corrupted)
-            changed = copy.deepcopy(model)
+            changed = self.copied(model)
             attention, heard = changed.get_submodule(layer), []
             number = self.number(head, attention.num_heads)
             where = self.where(position, clean.shape[1])
@@ -344,7 +347,7 @@ def behind(projection):
             def hook(module, inputs, output):
                 heads = self.cut(output, attention.num_heads).clone()
                 for clean in heard:  # none in the first run
-                    heads = self.replace(heads, clean, number, where)
+                    heads = self.replace(heads, self.meant(clean), number, where)
                 heard.append(heads)
                 return self.join(heads)
 

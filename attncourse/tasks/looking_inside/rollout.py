@@ -212,7 +212,18 @@ class ResidualOnce(Rollout):
         return self.result(self.kept(self.all(self.chosen(maps), self.begin, self.then)))
 
 
-task.fault("I-RESIDUAL-FIRST", kept=as_is, begin=lambda kept: Rollout.kept(kept))
+task.fault(
+    "I-RESIDUAL-FIRST",
+    kept=as_is,
+    begin=(lambda kept: Rollout.kept(kept), ...),
+    chosen=(
+        ...,
+        lambda maps: (
+            [shared_out(maps[0] + torch.eye(maps[0].shape[-1]).to(maps[0]))]
+            + [shared_out(each) for each in maps[1:]]
+        ),
+    ),
+)
 task.fault(
     "I-IDENTITY-EACH-TIME",
     then=lambda result, kept: kept @ result + (torch.eye(kept.shape[-1]).to(kept) - result) / 2,

@@ -240,8 +240,18 @@ task.fault(
 )
 
 
-@task.fault("C-2D-TURNED")
+turned = task.fault(
+    "C-2D-TURNED",
+    tables=lambda self, rows, columns, width: Grid.tables(self, columns, rows, width),
+    row_of=lambda p, rows, columns: p // rows,
+    column_of=lambda p, rows, columns: p % rows,
+)
+
+
+@turned
 class Turned(Grid):
+    """Also in what comes back."""
+
     def __call__(self, rows, columns, width):
         return super().__call__(columns, rows, width)
 

@@ -410,6 +410,7 @@ task.fault("C-READ-FIRST-ENDS-ALL", stop=lambda finished, word, eos: finished[0]
 # --- faults: marks and lengths ------------------------------------------------------------------
 
 task.fault("C-READ-MARKS-BY-HEART", marks=lambda bos, eos: (1, 2))
+task.fault("C-READ-BOS-BY-HEART", marks=lambda bos, eos: (1, eos))
 task.fault("C-READ-EOS-BY-HEART", marks=lambda bos, eos: (bos, 2))
 task.fault("C-READ-BEGINS-WITH-EOS", marks=lambda bos, eos: (eos, eos))
 task.fault("C-READ-BEGINS-WITH-ZERO", marks=lambda bos, eos: (0, eos))
