@@ -617,14 +617,16 @@ class InLists(Search):
         for alone in state.split(1):
             beams, done = [([], 0.0, alone)], []
             for _ in range(max_length):
-                every = []
-                for words, total, now in beams:
-                    if words and words[-1] == eos:
-                        every.append((words, total, now))
-                        continue
-                    logits, after = step(torch.tensor([words[-1] if words else bos]), now)
-                    log_p = logits[0].log_softmax(-1).tolist()
-                    every += [([*words, w], total + p, after) for w, p in enumerate(log_p)]
+                every, going = _apart(beams, eos)
+                if going:
+                    last = [(words or [bos])[-1] for words, _, _ in going]
+                    logits, after = step(torch.tensor(last), torch.cat([now for *_, now in going]))
+                    likely = zip(going, logits.log_softmax(-1).tolist(), after.split(1), strict=True)
+                    every += [
+                        ([*words, w], total + p, new)
+                        for (words, total, _), log_p, new in likely
+                        for w, p in enumerate(log_p)
+                    ]
                 every.sort(key=lambda beam: -beam[1])
                 beams = self.sort_out(every, width, done, eos)
                 if self.stops(beams, eos):
@@ -648,7 +650,7 @@ class AnyEndStops(InLists):
 
 def _apart(beams, eos):
     """Those that have ended, and the others."""
-    return [[beam for beam in beams if (beam[0][-1] == eos) is said] for said in (True, False)]
+    return [[beam for beam in beams if (beam[0][-1:] == [eos]) is said] for said in (True, False)]
 
 
 class BestOfAll(InLists):
