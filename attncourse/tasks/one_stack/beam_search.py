@@ -621,11 +621,13 @@ class InLists(Search):
                 if going:
                     last = [(words or [bos])[-1] for words, _, _ in going]
                     logits, after = step(torch.tensor(last), torch.cat([now for *_, now in going]))
-                    likely = zip(going, logits.log_softmax(-1).tolist(), after.split(1), strict=True)
+                    log_p = logits.log_softmax(-1).tolist()
                     every += [
-                        ([*words, w], total + p, new)
-                        for (words, total, _), log_p, new in likely
-                        for w, p in enumerate(log_p)
+                        ([*words, w], total + more, new)
+                        for (words, total, _), shares, new in zip(
+                            going, log_p, after.split(1), strict=True
+                        )
+                        for w, more in enumerate(shares)
                     ]
                 every.sort(key=lambda beam: -beam[1])
                 beams = self.sort_out(every, width, done, eos)
