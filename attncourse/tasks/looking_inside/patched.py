@@ -93,10 +93,11 @@ def probes(rng):
 
 
 def small(rng):
-    for n, position in ((1, 0), (1, -1), (2, 0), (2, 1), (3, 1)):
+    for n, position in ((1, 0), (2, 0), (2, 1), (3, 1)):
         for layer in (1, 0):
             yield pair(rng, b=1, n=n, position=position, layer=layer, layers=layer + 1)
-    yield pair(rng, n=2, position=0)
+    yield pair(rng, n=2, position=0, layers=1)
+    yield pair(rng, b=1, n=1, position=-1, layers=1)
 
 
 def traits(answer):
