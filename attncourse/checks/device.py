@@ -41,22 +41,28 @@ class _There(Tensor):
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         """Compute on the CPU; the result is where its device says, or else where its inputs are."""
-        kwargs = dict(kwargs or {})
+        kwargs, tensors = dict(kwargs or {}), []
+
+        def here(x):
+            if isinstance(x, Tensor):
+                tensors.append(x)
+            return _here(x)
+
         name, device = function.overloadpacket, kwargs.get("device")
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if device == THERE:
+            kwargs["device"] = torch.device("cpu")
+        inside = _map(here, args), _map(here, kwargs)
         away = [x for x in tensors if x.device != THERE and x.ndim]
         if name not in MAY_MIX and away and len(away) < len(tensors):
             operation = str(name).removeprefix("aten.").rstrip("_")
             raise _Mixed(f"`{operation}` gets a tensor of shape {shape_of(away[0])} on the CPU")
-        if device == THERE:
-            kwargs["device"] = torch.device("cpu")
         there = device == THERE or (device is None and any(x.device == THERE for x in tensors))
         if name in (aten.copy_, aten.index_put_):  # what is written into stays where it is
             there = args[0].device == THERE
-        returned = function(*tree_map(_here, args), **tree_map(_here, kwargs))
+        returned = function(*inside[0], **inside[1])
         if not there:
             return returned
-        returned = tree_map(lambda x: cls(x) if isinstance(x, Tensor) else x, returned)
+        returned = _map(lambda x: cls(x) if isinstance(x, Tensor) else x, returned)
         return return_and_correct_aliasing(function, args, kwargs, returned)
 
 
@@ -69,6 +75,15 @@ class _Watched(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return _There.__torch_dispatch__(function, types, args, kwargs)
+
+
+def _map(function, x):
+    """What a function makes of all in tuples, lists and dicts: `tree_map` takes far longer."""
+    if isinstance(x, dict):
+        return {key: _map(function, each) for key, each in x.items()}
+    if isinstance(x, tuple | list):
+        return type(x)([_map(function, each) for each in x])
+    return function(x)
 
 
 def _here(x):

@@ -64,8 +64,15 @@ class Evidence:
 
     @functools.cached_property
     def by_probe(self) -> dict[str, tuple[set, set]]:
-        """Of each probe, what can be compared and what is wrong."""
-        found = {probe: (set(), set()) for probe in all_probes(self.task)}
+        """Of each probe, what can be compared and what is wrong.
+
+        First those on which something is wrong, where few explanations fit; in the order in which
+        the answer was looked at if it is tempted to keep something.
+        """
+        wrong = {probe for probe, _ in self.wrong} - {TRAITS}  # which take long to measure
+        every = all_probes(self.task)
+        every = every if self.task.keeps else sorted(every, key=lambda probe: probe not in wrong)
+        found = {probe: (set(), set()) for probe in every}
         for place, keys in enumerate((self.keys, self.wrong)):
             for key in keys:
                 found[key[0]][place].add(key)
@@ -76,13 +83,13 @@ class Evidence:
     ) -> float:
         """How much of what is wrong it explains; 0 if it is contradicted, or below `least`.
 
-        Probe by probe, and no further than needed: few explanations get past the first. In the
-        order in which the answer was looked at, for there are faults that keep something; where an
-        answer is not tempted to, some probes `first`.
+        Probe by probe, and no further than needed: few explanations get past the first. Before all
+        others what is known of it; where an answer is not tempted to keep something, some `first`.
         """
         theirs = explanation.shows
         explained, missed, failing, values = 0, 0, 0, False
-        for probe in dict.fromkeys((*(() if self.task.keeps else first), *self.by_probe)):
+        known = (probe for probe, _ in theirs.pieces)
+        for probe in dict.fromkeys((*known, *(() if self.task.keeps else first), *self.by_probe)):
             here, wrong_here = self.by_probe[probe]
             differs = theirs.wrong(probe) & here if here else set()
             if differs - wrong_here:
@@ -163,7 +170,8 @@ def _underneath(task: Task, returned: object) -> object:
 
 
 def evidence(task: Task, got: Fingerprint) -> Evidence:
-    reference = of_reference(task)
+    tables.load(task)  # knows what else of the reference takes long to measure
+    reference = of_reference(task).everything()
     got.everything()
     keys = {
         key

@@ -200,7 +200,7 @@ def all_probes(task: Task) -> Iterator[str]:
 
 @functools.cache
 def of_reference(task: Task) -> Fingerprint:
-    return Fingerprint(task, task.reference).everything()
+    return Fingerprint(task, task.reference)
 
 
 def differing(one: Fingerprint, two: Fingerprint, keys) -> set[Key]:

@@ -95,7 +95,7 @@ def _accepts(task: Task, what: str, answer: Callable) -> Iterator[str]:
 
 def _steps(task: Task) -> Iterator[str]:
     """The composition, in every spelling, does what the reference does."""
-    reference = of_reference(task)
+    reference = of_reference(task).everything()
     for number, spelling in enumerate(({}, *task.spellings)):
         what = f"spelling {number} of its steps" if number else "the reference in steps"
         answer = compose(task, spelling)
@@ -148,7 +148,7 @@ def _takes(new: inspect.Signature, old: inspect.Signature) -> bool:
 
 def _faults(task: Task) -> Iterator[str]:
     """Every fault is caught, differs from the reference, and is told apart from all others."""
-    reference = of_reference(task)
+    reference = of_reference(task).everything()
     shown: dict[tuple, list] = {}
     for each in compositions.singles(task):
         (fault,) = each.faults

@@ -208,15 +208,15 @@ class Table:
         good = [n for n in order if explained[n] >= LEAST and contradicted[n] <= 1]
         likely = {n: every[row] for n in good[:MOST_LOOKED_AT] if (row := self.rows[n]) in every}
         for n, each in likely.items():
-            if traits := self._traits(n):
+            if traits := self._traits(self.one[n]):
                 each.shows.know(TRAITS, traits)
         return list(likely.values())
 
-    def _traits(self, n: int) -> dict[Key, bool]:
+    def _traits(self, codes: np.ndarray) -> dict[Key, bool]:
         """Those of a row, if all say yes or no: that may take long to measure, and is known."""
         kinds, found = {_sign(value)[0]: value for value in (True, False)}, {}
         for column, key in enumerate(self.keys):
-            if key[0] == TRAITS and (code := self.one[n, column]):
+            if key[0] == TRAITS and (code := codes[column]):
                 found[key] = kinds.get(self.signs[column][code - 1][0])
         return {} if None in found.values() else found
 
@@ -415,7 +415,7 @@ def _at_most(seconds: float):
 
 def build(task: Task) -> Table:
     """Look at every explanation of a task (seconds to minutes)."""
-    reference = fingerprint.of_reference(task)
+    reference = fingerprint.of_reference(task).everything()
     keys = [key for key in reference.pieces if reference.piece(key) is not None]
     codes = [_Codes(tolerance(task)) for _ in keys]
 
@@ -542,7 +542,10 @@ def is_current(task: Task) -> bool:
 def load(task: Task) -> Table | None:
     """The table of a task; None if there is none, or it is out of date or damaged."""
     with contextlib.suppress(DAMAGED):
-        return _loaded(task) if is_current(task) else None
+        table = _loaded(task) if is_current(task) else None
+        if traits := table and table._traits(table.reference):
+            fingerprint.of_reference(task).know(TRAITS, traits)
+        return table
     return None
 
 

@@ -34,7 +34,7 @@ def reports(task: Task, each: int) -> None:
 
 def forms(task: Task) -> None:
     """The faults of which a form differs from the first beyond what other forms do."""
-    reference = of_reference(task)
+    reference = of_reference(task).everything()
     for fault in task.faults.values():
         shown = [Fingerprint(task, answer_of(task, form)).everything() for form in fault.forms]
         others = []

@@ -101,8 +101,8 @@ def get_ready(job: Job) -> None:
     with contextlib.suppress(Exception):  # said when a submission is graded
         for each in job.about.graded:
             task = registry.find(each.task)
-            of_reference(task)
             tables.load(task)
+            of_reference(task).everything()
 
 
 @functools.cache

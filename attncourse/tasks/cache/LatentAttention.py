@@ -1,3 +1,4 @@
+import functools
 import math
 import zlib
 
@@ -89,9 +90,14 @@ def drawn(name, parameter):
     return normal(rng, *parameter.shape, dtype=parameter.dtype)
 
 
+@functools.cache
+def like(*sizes):
+    """A layer in whose numbers nobody is interested."""
+    return made(reference.LatentAttention, *sizes)
+
+
 def text_inputs(rng, b=2, n=5, m=10, h=3, d=4, latent=6, r=2, chunks=None, dtype=torch.float32):
-    like = made(reference.LatentAttention, m, h, d, latent, r)
-    weights = weights_of(like, rng, dtype)
+    weights = weights_of(like(m, h, d, latent, r), rng, dtype)
     weights["norm.weight"] = 1 + weights["norm.weight"] / 2
     sizes = zip(SIZES, (m, h, d, latent, r), strict=True)
     x = normal(rng, b, n, m, dtype=dtype)
@@ -194,7 +200,7 @@ def its_parts_have_the_names_of_the_task(answer, rng):
     has = {name: tuple(shape) for name, shape in answer.returned(sizes, adapt=parts_of)}
     if not has:
         answer(text_inputs(rng))
-    for name, parameter in made(reference.LatentAttention, *sizes.values()).named_parameters():
+    for name, parameter in like(*sizes.values()).named_parameters():
         if name not in has:
             there = sorted({other.rsplit(".", 1)[0] for other in has}) or ["none at all"]
             raise Failure(

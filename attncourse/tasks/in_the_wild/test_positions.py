@@ -1,4 +1,5 @@
 import cmath
+import functools
 import math
 
 import numpy as np
@@ -269,8 +270,7 @@ class OddWidths(Testing):
     def table(positions, length, width):
         return positions(length, width)
 
-    def expected(length, width):
-        return number_by_number(length, width)
+    expected = staticmethod(functools.cache(number_by_number))
 
     def part(table, width):
         return table

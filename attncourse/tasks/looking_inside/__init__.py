@@ -17,27 +17,41 @@ HEADS, WIDTH = 3, 4  # of a head; the model is twelve wide
 
 
 @functools.cache
-def _size(layers):
-    """Parameters of a small model."""
-    return sum(parameter.numel() for parameter in _untrained(layers).parameters())
-
-
 def _untrained(layers):
-    """A model in whose numbers nobody is interested."""
+    """A model in whose numbers nobody is interested, and how many each parameter has."""
     with torch.random.fork_rng(devices=[]):
-        return AttentionOnly(WORDS, 12, HEADS, layers)
+        model = AttentionOnly(WORDS, 12, HEADS, layers).eval()
+    return model, [parameter.numel() for parameter in model.parameters()]
 
 
 def model_numbers(rng, layers=2, dtype=torch.float32):
     """Every parameter of a small model, in one row."""
-    return 0.5 * normal(rng, _size(layers), dtype=dtype)
+    return 0.5 * normal(rng, sum(_untrained(layers)[1]), dtype=dtype)
 
 
 def model_of(numbers, layers=2):
     """A model of attention alone with these numbers as its parameters."""
-    model = _untrained(layers).to(numbers.dtype)
-    nn.utils.vector_to_parameters(numbers.detach().clone(), model.parameters())
-    return model.eval()
+    model, sizes = _untrained(layers)
+    return _like(model, iter(numbers.detach().clone().split(sizes)))
+
+
+def _like(module, numbers):
+    """The same module with the next numbers: a new one draws its own, which takes far longer."""
+    made = object.__new__(type(module))
+    made.__dict__.update(
+        (name, value.copy() if isinstance(value, dict | set) else value)
+        for name, value in vars(module).items()
+    )
+    for name, parameter in made._parameters.items():
+        made._parameters[name] = nn.Parameter(next(numbers).view_as(parameter))
+    for name, part in made._modules.items():
+        made._modules[name] = _like(part, numbers)
+    return made
+
+
+def said_before(inputs, text):
+    """What the given model says of a text while nobody has touched it."""
+    return model_of(inputs["model.numbers"], inputs["model.layers"])(text).detach()
 
 
 def says_as_it_should(answer, inputs):

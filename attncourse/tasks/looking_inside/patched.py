@@ -9,7 +9,13 @@ from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.multihead import attention_maps, merge_heads, split_heads
 from attncourse.tasks import as_is
-from attncourse.tasks.looking_inside import a_text, model_numbers, model_of, says_as_it_should
+from attncourse.tasks.looking_inside import (
+    a_text,
+    model_numbers,
+    model_of,
+    said_before,
+    says_as_it_should,
+)
 
 
 def with_a_model(patched):
@@ -90,8 +96,8 @@ def small(rng):
     for n, position in ((1, 0), (2, 0), (2, 1), (3, 1)):
         for layer in (1, 0):
             yield pair(rng, b=1, n=n, position=position, layer=layer, layers=layer + 1)
-    yield pair(rng, n=2, position=0)
-    yield pair(rng, b=1, n=1, position=-1)
+    yield pair(rng, n=2, position=0, layers=1)
+    yield pair(rng, b=1, n=1, position=-1, layers=1)
 
 
 def traits(answer):
@@ -128,7 +134,7 @@ def the_corrupted_text_is_read_and_one_place_is_clean(answer, rng):
 @task.check(2)
 def before_the_place_nothing_changes(answer, rng):
     inputs = pair(rng, layer=0, position=3)
-    (said, _), (_, corrupted) = answer(inputs), answer.expected(inputs)
+    (said, _), corrupted = answer(inputs), said_before(inputs, inputs["corrupted"])
     compare("the scores before the place", said[:, :3], corrupted[:, :3], inputs)
     if torch.equal(said, corrupted):
         raise Failure("Your scores are those of the corrupted text: nothing is patched.", inputs)
@@ -137,12 +143,13 @@ def before_the_place_nothing_changes(answer, rng):
 @task.check(2)
 def it_is_right_for_any_head_and_place(answer, rng):
     for layer, head, position in ((0, 0, 0), (1, 2, 4), (0, 2, -1), (1, 0, -5)):
-        says_as_it_should(answer, pair(rng, layer=layer, head=head, position=position))
+        inputs = pair(rng, layer=layer, head=head, position=position, layers=layer + 1)
+        says_as_it_should(answer, inputs)
 
 
 @task.check(1)
 def it_is_right_for_any_number_of_texts(answer, rng):
-    says_as_it_should(answer, pair(rng, b=3, n=4, position=1))
+    says_as_it_should(answer, pair(rng, b=3, n=4, position=1, layers=1))
     says_as_it_should(answer, pair(rng, b=1, n=3, layer=1, position=1))
 
 
@@ -150,18 +157,19 @@ def it_is_right_for_any_number_of_texts(answer, rng):
 def the_model_stays_as_it_was(answer, rng):
     for inputs in (
         *(pair(rng), pair(rng, layer=1), pair(rng, layers=3, layer=1, head=0)),
-        *(pair(rng, b=1, n=3, position=-1), pair(rng, dtype=torch.float64)),
+        *(pair(rng, b=1, n=3, position=-1), pair(rng, layers=1, dtype=torch.float64)),
     ):
         _, afterwards = answer(inputs)
-        compare(answer.task.returns[1], afterwards, answer.expected(inputs)[1], inputs)
+        before = said_before(inputs, inputs["corrupted"])
+        compare(answer.task.returns[1], afterwards, before, inputs)
         if left := leaves_behind(answer, inputs):
             raise Failure(f"After your answer, the given model {left}.", inputs)
 
 
 @task.check(1)
 def it_is_right_in_double_precision_and_nothing_else_changes(answer, rng):
-    moves_nothing(answer, pair(rng), draws=True)  # a new layer draws its weights
-    says_as_it_should(answer, pair(rng, dtype=torch.float64))
+    moves_nothing(answer, pair(rng, layers=1), draws=True)  # a new layer draws its weights
+    says_as_it_should(answer, pair(rng, layers=1, dtype=torch.float64))
 
 
 # --- the reference in steps ---------------------------------------------------------------------

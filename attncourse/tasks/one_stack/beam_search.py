@@ -601,7 +601,7 @@ task.fault(
 
 
 class InLists(Search):
-    """One sentence after the other; a beginning is a list of words, its total and its state."""
+    """A beginning is a list of words, its total and its state; each sentence has beginnings."""
 
     def sort_out(self, beams, width, done, eos):
         return beams[:width]
@@ -613,25 +613,26 @@ class InLists(Search):
         return False
 
     def __call__(self, step, state, bos, eos, width, max_length):
-        rows = []
-        for alone in state.split(1):
-            beams, done = [([], 0.0, alone)], []
-            for _ in range(max_length):
-                every = []
-                for words, total, now in beams:
-                    if words and words[-1] == eos:
-                        every.append((words, total, now))
-                        continue
-                    logits, after = step(torch.tensor([words[-1] if words else bos]), now)
-                    log_p = logits[0].log_softmax(-1).tolist()
-                    every += [([*words, w], total + p, after) for w, p in enumerate(log_p)]
-                every.sort(key=lambda beam: -beam[1])
-                beams = self.sort_out(every, width, done, eos)
-                if self.stops(beams, eos):
-                    break
-            words = self.choose(beams, done)
-            rows.append(words + [eos] * (max_length - len(words)))
-        return torch.tensor(rows)
+        beams, done = [[([], 0.0, alone)] for alone in state.split(1)], [[] for _ in state]
+        for _ in range(max_length):
+            going = [[] if self.stops(each, eos) else _apart(each, eos)[1] for each in beams]
+            every = [beam for each in going for beam in each]
+            if not every:
+                break
+            last = torch.tensor([(words or [bos])[-1] for words, _, _ in every])
+            logits, after = step(last, torch.cat([now for *_, now in every]))
+            rows = zip(logits.log_softmax(-1).tolist(), after.split(1), strict=True)
+            for n, mine in enumerate(going):
+                if mine:
+                    longer = [
+                        ([*words, w], total + log_p, now)
+                        for (words, total, _), (row, now) in zip(mine, rows, strict=False)
+                        for w, log_p in enumerate(row)
+                    ]
+                    longer = sorted(_apart(beams[n], eos)[0] + longer, key=lambda beam: -beam[1])
+                    beams[n] = self.sort_out(longer, width, done[n], eos)
+        chosen = [self.choose(*each) for each in zip(beams, done, strict=True)]
+        return torch.tensor([words + [eos] * (max_length - len(words)) for words in chosen])
 
 
 any_end = task.fault(
@@ -643,12 +644,12 @@ any_end = task.fault(
 @any_end
 class AnyEndStops(InLists):
     def stops(self, beams, eos):
-        return any(words[-1] == eos for words, _, _ in beams)
+        return any(words[-1:] == [eos] for words, _, _ in beams)
 
 
 def _apart(beams, eos):
     """Those that have ended, and the others."""
-    return [[beam for beam in beams if (beam[0][-1] == eos) is said] for said in (True, False)]
+    return [[beam for beam in beams if (beam[0][-1:] == [eos]) is said] for said in (True, False)]
 
 
 class BestOfAll(InLists):
