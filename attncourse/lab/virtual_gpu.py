@@ -84,7 +84,7 @@ class VirtualGPU:
         hardware: how it behaves.
         timer: the function that will be called inside. Clocks that its module or a notebook knows
             by a name of its own (`from time import perf_counter`), as a default value or in a
-            closure, become virtual, too; without a timer, those that the caller's module knows.
+            closure, become virtual, too.
         seed: of the noise.
         only: if given, this call alone (from 0) is an outlier, and not one in six.
 
@@ -274,8 +274,8 @@ class VirtualGPU:
         for module in (time, torch, torch.cuda, torch.accelerator):
             places += _names(vars(module), virtual)
         # `timeit` keeps the clock as a default value; a notebook is the module `__main__`.
-        notebook, timer = vars(sys.modules["__main__"]), self._timer or sys._getframe(1).f_globals
-        places += _places([vars(timeit), notebook, timer], virtual)
+        notebook, caller = vars(sys.modules["__main__"]), sys._getframe(1).f_globals
+        places += _places([vars(timeit), notebook, caller, self._timer], virtual)
         with ExitStack() as undo:
             for put, real, fake in places:
                 undo.callback(put, real)

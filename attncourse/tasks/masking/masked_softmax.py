@@ -173,6 +173,7 @@ task = Task(
     small=small,
     maps=maps,
     traits=traits,
+    keeps=True,
     forbidden=FUSED_ATTENTION + MASKED_SOFTMAX,
 )
 
