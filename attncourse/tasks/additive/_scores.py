@@ -65,6 +65,7 @@ def of_every_score(task: Task) -> None:
     )
     task.fault("C-DETACHED", **SEARCH, result=lambda scores: scores.detach())
     task.fault("C-PLAIN-NUMBERS", **SEARCH, result=lambda scores: torch.tensor(scores.tolist()))
+    task.fault("C-SCORES-FLOAT32", **FAMILY, result=lambda scores: scores.float())
     task.fault("C-SCORES-TURNED", **FAMILY, result=lambda scores: scores.T)
 
     def float32(self, *inputs):
@@ -81,6 +82,14 @@ def of_products(task: Task) -> None:
     """Faults of the steps `compare` (query, keys -> b k width) and `add` (products -> b k)."""
     task.fault(
         "C-ALL-PAIRS", **FAMILY, compare=lambda query, keys: query[None, :, 0, None] * keys[:, None]
+    )
+    task.fault(
+        "C-ONE-BLOCK",
+        **FAMILY,
+        compare=(
+            lambda query, keys: query * keys[:1],
+            lambda query, keys: query * keys[-1:],
+        ),
     )
     task.fault(
         "C-OWN-LETTER",

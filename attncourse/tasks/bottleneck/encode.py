@@ -297,6 +297,14 @@ def behind(x, places):
     return x.masked_fill((torch.arange(x.shape[1]) > places[:, None])[:, :, None], 0)
 
 
+def without_pads(embedding, tokens, lengths):
+    return behind(embedding(tokens), lengths - 1)
+
+
+def without_zeros(embedding, tokens, lengths):
+    return embedding(tokens).masked_fill((tokens == 0)[:, :, None], 0)
+
+
 def up_to_the_first_zero(lengths, tokens):
     return (tokens != 0).cumprod(1).sum(1)
 
@@ -325,7 +333,9 @@ task.fault(
         lambda lengths, tokens: lengths.clamp(max=tokens.shape[1] - 1),
         lambda lengths, tokens: lengths,
         lambda lengths, tokens: lengths % tokens.shape[1],
+        lambda lengths, tokens: lengths.clamp(max=tokens.shape[1] - 1),
     ),
+    embed=(..., ..., ..., without_pads),
 )
 task.fault(
     "C-ONE-TOO-EARLY",
@@ -353,9 +363,10 @@ task.fault(
 task.fault(
     "C-ZERO-PADS",
     section="recurrent-encoder",
-    embed=lambda embedding, tokens, lengths: behind(embedding(tokens), lengths - 1),
+    embed=without_pads,
     pick=last,
 )
+task.fault("C-BLANKS-ZEROS", section="recurrent-encoder", embed=without_zeros)
 task.fault("C-STATES-AND-PADS-CUT", pick=lambda states, places: behind(states, places)[:, -1])
 task.fault(
     "S-BWD-PAD",

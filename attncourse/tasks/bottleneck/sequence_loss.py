@@ -217,8 +217,14 @@ class Loss:
     def enter(logits):
         return logits
 
-    def log_p(logits, pad):
-        return logits.log_softmax(-1)
+    def allowed(logits, pad):
+        return logits
+
+    def axis():
+        return -1  # of the words, of which one is right
+
+    def log_p(self, logits):
+        return logits.log_softmax(self.axis())
 
     def pick(log_p, target):
         return log_p.gather(-1, target[:, :, None])[:, :, 0]
@@ -237,7 +243,7 @@ class Loss:
 
     def __call__(self, logits, target, pad):
         logits, target = self.align(logits, target, pad)
-        losses = self.lose(self.pick(self.log_p(self.enter(logits), pad), target))
+        losses = self.lose(self.pick(self.log_p(self.allowed(self.enter(logits), pad)), target))
         return self.result(self.unit(self.average(losses, self.real(target, pad, logits))))
 
 
@@ -331,22 +337,22 @@ task.fault(
 # --- faults: minus the logarithm of p -------------------------------------------------------------
 
 
-def reshaped(logits, pad):
+def reshaped(logits):
     b, n, words = logits.shape
     return logits.reshape(b, words, n).mT.log_softmax(-1)
 
 
 def without_pad(logits, pad):
     hidden = torch.arange(logits.shape[-1]) == pad
-    return logits.masked_fill(hidden, torch.finfo(logits.dtype).min).log_softmax(-1)
+    return logits.masked_fill(hidden, torch.finfo(logits.dtype).min)
 
 
 def log_of_more(epsilon):
-    return lambda logits, pad: (logits.softmax(-1) + epsilon).log()
+    return lambda self, logits: (logits.softmax(self.axis()) + epsilon).log()
 
 
 def log_of_at_least(epsilon):
-    return lambda logits, pad: logits.softmax(-1).clamp(min=epsilon).log()
+    return lambda self, logits: logits.softmax(self.axis()).clamp(min=epsilon).log()
 
 
 def yes_or_no(logits, target):
@@ -363,15 +369,18 @@ task.fault(
     "C-CLASSES-LAST",
     forms=(lambda logits, target, pad: F.cross_entropy(logits, target, ignore_index=pad),),
 )
-task.fault("C-SOFTMAX-TWICE", log_p=lambda logits, pad: logits.softmax(-1).log_softmax(-1))
+task.fault(
+    "C-SOFTMAX-TWICE",
+    log_p=lambda self, logits: logits.softmax(self.axis()).log_softmax(self.axis()),
+)
 task.fault(
     "C-NO-LOGARITHM",
     lose=(lambda log_p: 1 - log_p.exp(), lambda log_p: -log_p.exp(), ...),
-    log_p=(..., ..., lambda logits, pad: logits.softmax(-1)),
+    log_p=(..., ..., lambda self, logits: logits.softmax(self.axis())),
 )
 task.fault(
     "C-SQUARED-ERROR",
-    log_p=lambda logits, pad: logits.softmax(-1),
+    log_p=lambda self, logits: logits.softmax(self.axis()),
     pick=(
         lambda p, target: squares(p, target).sum(-1),
         lambda p, target: squares(p, target).mean(-1),
@@ -398,16 +407,16 @@ task.fault("C-PERPLEXITY", unit=lambda loss: loss.exp())
 task.fault("C-BITS", unit=lambda loss: loss / math.log(2))
 task.fault("C-BASE-10", unit=lambda loss: loss / math.log(10))
 task.fault("C-NO-SOFTMAX", log_p=as_is)
-task.fault("C-POSITIONS-COMPETE", log_p=lambda logits, pad: logits.log_softmax(1))
-task.fault("C-SENTENCES-COMPETE", log_p=lambda logits, pad: logits.log_softmax(0))
-task.fault("C-PAD-NEVER-PREDICTED", log_p=without_pad)
+task.fault("C-POSITIONS-COMPETE", axis=lambda: 1)
+task.fault("C-SENTENCES-COMPETE", axis=lambda: 0)
+task.fault("C-PAD-NEVER-PREDICTED", allowed=without_pad)
 task.fault(
     "C-LOG-OF-SOFTMAX",
     log_p=(
-        lambda logits, pad: logits.softmax(-1).log(),
+        lambda self, logits: logits.softmax(self.axis()).log(),
         *(log_of_more(10.0**-n) for n in (6, 7, 8, 9, 10, 12)),
         *(log_of_at_least(10.0**-n) for n in (6, 7, 8, 9, 10, 12)),
-        *[lambda logits, pad: logits.softmax(-1)] * 2,
+        *[lambda self, logits: logits.softmax(self.axis())] * 2,
     ),
     lose=(*[...] * 13, lambda p: -p.log(), as_is),
     average=(*[...] * 14, lambda p, real: -p[real].log().mean()),
@@ -415,8 +424,8 @@ task.fault(
 task.fault(
     "C-NAIVE-LOG-SUM",
     log_p=(
-        lambda logits, pad: (logits.exp() / logits.exp().sum(-1, keepdim=True)).log(),
-        lambda logits, pad: logits - logits.exp().sum(-1, keepdim=True).log(),
+        lambda self, logits: (logits.exp() / logits.exp().sum(self.axis(), keepdim=True)).log(),
+        lambda self, logits: logits - logits.exp().sum(self.axis(), keepdim=True).log(),
     ),
 )
 

@@ -387,6 +387,9 @@ class Layer(nn.Module):
     def hear(self, y, x, mask):
         return self.attend(self.self_attention, y, y, y, mask)
 
+    def heard(self, memory):
+        return memory
+
     def hide_padding(mask, y, memory):
         return mask
 
@@ -401,6 +404,9 @@ class Layer(nn.Module):
 
     def think(self, y):
         return self.linear2(self.bend(self.linear1(y)))
+
+    def drop(self, part, number):
+        return part
 
     def add(self, x, part, normed, number):
         return x[-1] + part
@@ -417,10 +423,11 @@ class Layer(nn.Module):
             if number == 1:
                 part = self.hear(y, asks, self.hide_later(target_mask, y))
             elif number == 2:
-                part = self.look_up(y, memory, self.hide_padding(memory_mask, y, memory))
+                source = self.heard(memory)
+                part = self.look_up(y, source, self.hide_padding(memory_mask, y, source))
             else:
                 part = self.think(y)
-            x.append(self.add(x, part, y, number))
+            x.append(self.add(x, self.drop(part, number), y, number))
         return self.returned(x, memory)
 
 
@@ -613,10 +620,7 @@ norm("C-NORM-OF-RESULT", normalize=without_norm(1, 2, 3), add=norm_of_result)
 norm("C-NORM-TWICE", add=(norm_of_sum, norm_of_result))
 task.fault(
     "C-MEMORY-NORMALIZED",
-    look_up=(
-        lambda self, y, memory, mask: Layer.look_up(self, y, self.norm2(memory), mask),
-        lambda self, y, memory, mask: Layer.look_up(self, y, self.norm1(memory), mask),
-    ),
+    heard=(lambda self, memory: self.norm2(memory), lambda self, memory: self.norm1(memory)),
 )
 norm(
     "C-QUERY-NORMED-ONLY",
@@ -699,11 +703,9 @@ three("C-HEADS-FIXED", sizes=tuple(lambda m, h, hidden, n=n: (n, hidden) for n i
 task.fault(
     "C-DROPOUT",
     section="whole-transformer",
-    add=(
-        lambda self, x, part, normed, number: (
-            x[-1] + (F.dropout(part, 0.1, self.training) if number == 3 else part)
-        ),
-        lambda self, x, part, normed, number: x[-1] + F.dropout(part, 0.1, self.training),
+    drop=(
+        lambda self, part, number: F.dropout(part, 0.1, self.training) if number == 3 else part,
+        lambda self, part, number: F.dropout(part, 0.1, self.training),
     ),
 )
 
@@ -721,16 +723,16 @@ class KeptTarget(Layer):
 class KeptMemory(Layer):
     kept = None
 
-    def look_up(self, y, memory, mask):
+    def heard(self, memory):
         if self.kept is None or self.kept.shape != memory.shape:
             self.kept = memory
-        return super().look_up(y, self.kept, mask)
+        return self.kept
 
 
 task.fault(
     "C-MEMORY-DETACHED",
     section="whole-transformer",
-    look_up=lambda self, y, memory, mask: Layer.look_up(self, y, memory.detach(), mask),
+    heard=lambda self, memory: memory.detach(),
 )
 around("C-IN-PLACE", add=lambda self, x, part, normed, number: x[-1].add_(part))
 task.fault("C-PAIR-ADDED", attend=lambda attention, *inputs: attention(*inputs))

@@ -419,8 +419,14 @@ class Writer:
     def leave(model, source, eos):
         pass
 
-    def result(words, eos, max_length, source):
+    def cut(words, source, max_length):
         return words[:, 1:]
+
+    def tidy(words, eos):
+        return words
+
+    def result(words, eos):
+        return words
 
     def __call__(self, model, source, bos, eos, max_length):
         self.prepare(model)
@@ -434,7 +440,7 @@ class Writer:
             if self.stop(word, finished, eos):
                 break
         self.leave(model, source, eos)
-        return self.result(words, eos, max_length, source)
+        return self.result(self.tidy(self.cut(words, source, max_length), eos), eos)
 
 
 def never(*_):
@@ -454,28 +460,28 @@ task.fault(
     marks=(lambda bos, eos: (0, eos), lambda bos, eos: (eos, eos), lambda bos, eos: (1, eos)),
 )
 task.fault("C-EOS-FIXED", marks=lambda bos, eos: (bos, 2))
-task.fault("C-NO-START", start=lambda source, bos: source.new_empty(len(source), 0), result=as_is)
+task.fault("C-NO-START", start=lambda source, bos: source.new_empty(len(source), 0), cut=as_is)
 task.fault(
     "C-CONTINUES-SOURCE",
     start=(as_is, lambda source, bos: nn.functional.pad(source, (0, 1), value=bos)),
-    result=(
-        lambda words, eos, max_length, source: words[:, source.shape[1] :],
-        lambda words, eos, max_length, source: words[:, source.shape[1] + 1 :],
+    cut=(
+        lambda words, source, max_length: words[:, source.shape[1] :],
+        lambda words, source, max_length: words[:, source.shape[1] + 1 :],
     ),
 )
 task.fault(
     "C-BOS-KEPT",
-    result=(as_is, lambda words, eos, max_length, source: words[:, :max_length]),
+    cut=(as_is, lambda words, source, max_length: words[:, :max_length]),
 )
 
 # --- faults: ends -------------------------------------------------------------------------------
 
 
-def without_last_end(words, eos, *_):
-    return words[:, 1 : 1 + int((words[:, 1:] != eos).sum(1).max())]
+def without_last_end(words, eos):
+    return words[:, : int((words != eos).sum(1).max())]
 
 
-task.fault("S-STRIP-EOS", result=lambda words, *_: words[:, 1:-1])
+task.fault("S-STRIP-EOS", tidy=lambda words, eos: words[:, :-1])
 task.fault(
     "C-END-NOT-WRITTEN",
     append=(
@@ -485,7 +491,7 @@ task.fault(
         ...,
     ),
     stop=(all_finished, ...),
-    result=(..., without_last_end),
+    tidy=(..., without_last_end),
 )
 task.fault("C-TALKS-ON", silence=as_is, stop=all_finished)
 task.fault("C-NO-END", silence=as_is, stop=never)
@@ -529,7 +535,7 @@ task.fault(
 task.fault("C-LIMIT-ONE-MORE", rounds=lambda max_length, source: max_length + 1)
 task.fault(
     "C-LIMIT-AND-EOS",
-    result=lambda words, eos, *_: nn.functional.pad(words[:, 1:-1], (0, 1), value=eos),
+    tidy=lambda words, eos: nn.functional.pad(words[:, :-1], (0, 1), value=eos),
 )
 task.fault(
     "C-LENGTH-OF-SOURCE",
@@ -549,7 +555,7 @@ task.fault(
     silence=as_is,
     ended=as_is,
     append=lambda words, word, finished: torch.cat([words, word], 1),
-    result=(..., as_is),
+    cut=(..., as_is),
 )
 task.fault("C-LAST-WORD-ONLY", score=lambda model, source, words: model(source, words[:, -1:]))
 task.fault("C-NOTHING-FED-BACK", score=lambda model, source, words: model(source, words[:, :1]))
@@ -561,7 +567,7 @@ task.fault("C-EXCHANGED", score=lambda model, source, words: model(words, source
 task.fault(
     "C-WORDS-TURNED",
     append=lambda words, word, finished: torch.cat([word[:, None], words], 1),
-    result=(lambda words, *_: words[:, :-1].flip(1), lambda words, *_: words[:, :-1], ...),
+    cut=(lambda words, *_: words[:, :-1].flip(1), lambda words, *_: words[:, :-1], ...),
 )
 
 
@@ -574,7 +580,7 @@ class OnePass(Writer):
             word = self.silence(word, finished, eos)
             finished = self.ended(finished, word, eos, words)
             words = self.append(words, word, finished)
-        return self.result(words, eos, max_length, source)
+        return self.result(self.tidy(self.cut(words, source, max_length), eos), eos)
 
 
 def one_sentence_as_list(model, source, bos, eos, max_length):
@@ -661,15 +667,15 @@ task.fault(
 task.fault("C-GRADIENTS-OFF", prepare=lambda model: torch.set_grad_enabled(False))
 task.fault("C-FROZEN", prepare=lambda model: model.requires_grad_(False))
 task.fault("C-EATS-SOURCE", leave=lambda model, source, eos: source.fill_(eos))
-task.fault("C-SQUEEZED", result=lambda words, *_: words[:, 1:].squeeze())
-task.fault("C-FLOAT-IDS", result=lambda words, *_: words[:, 1:].float())
+task.fault("C-SQUEEZED", result=lambda words, eos: words.squeeze())
+task.fault("C-FLOAT-IDS", result=lambda words, eos: words.float())
 
 
-lists = task.fault("C-LISTS", result=lambda words, *_: words[:, 1:].tolist())
+lists = task.fault("C-LISTS", result=lambda words, eos: words.tolist())
 
 
 @lists
 class Lists(Writer):
-    def result(words, eos, *_):
-        rows = words[:, 1:].tolist()
+    def result(words, eos):
+        rows = words.tolist()
         return [row[: row.index(eos)] if eos in row else row for row in rows]

@@ -175,8 +175,14 @@ def real_models_are_counted_too(answer):
 
 @task.steps
 class Line:
-    def measure(run, n):
+    def asked(n):
+        return n
+
+    def number(run, n):
         return count(run, n).total
+
+    def measure(self, run, n):
+        return self.number(run, self.asked(n))
 
     def slope(few, many):
         return (many - few) / 8
@@ -200,24 +206,24 @@ def none_fixed(run, few, slope):
     return 0
 
 
-def at_one(run, few, slope):
-    return count(run, 1).total - slope
+def at_one(self, run, few, slope):
+    return self.number(run, 1) - slope
 
 
 def share_of(n):
     return lambda few, many: many / n
 
 
-def count_at(n):
-    return lambda run, _: count(run, n).total
+def at(n):
+    return lambda _: n
 
 
 MANY = (MOST_POSITIONS, 128)  # at which students count
 ALSO = (100, 10, 1)  # of these the whole share, and what is left for the fixed part
 
 
-def left_at_two(run, few, slope):
-    return count(run, 2).total - 2 * slope
+def left_at_two(self, run, few, slope):
+    return self.number(run, 2) - 2 * slope
 
 
 task.fault(
@@ -237,29 +243,32 @@ task.fault(
         *(none_fixed, ...) * len(ALSO),
         left_at_two,
     ),
-    measure=(
-        *(..., ..., ..., count_at(64)),
-        *(count_at(n) for n in MANY for _ in range(2)),
-        *(count_at(n) for n in ALSO for _ in range(2)),
-        count_at(1),
+    asked=(
+        *(..., ..., ..., at(64)),
+        *(at(n) for n in MANY for _ in range(2)),
+        *(at(n) for n in ALSO for _ in range(2)),
+        at(1),
     ),
 )
 task.fault(
     "L4-FIXED-IS-ONE",
-    fixed=(lambda run, few, slope: few - 7 * slope, lambda run, few, slope: count(run, 1).total),
+    fixed=(
+        lambda run, few, slope: few - 7 * slope,
+        lambda self, run, few, slope: self.number(run, 1),
+    ),
 )
 task.fault("L4-FIXED-IS-FEW", fixed=lambda run, few, slope: few)
 task.fault("L4-NO-FIXED", fixed=none_fixed)
 task.fault(
     "L4-KINDS",
-    measure=(lambda run, n: len(count(run, n).operations), ..., ...),
+    number=(lambda run, n: len(count(run, n).operations), ..., ...),
     fixed=(
         ...,
         lambda run, few, slope: len(count(run, 8).operations),
         lambda run, few, slope: len(count(run, MOST_POSITIONS).operations),
     ),
 )
-task.fault("L4-VIEWS", measure=lambda run, n: len(trace(run, n)))
+task.fault("L4-VIEWS", number=lambda run, n: len(trace(run, n)))
 task.fault("L4-PAIR-SWAPPED", pair=lambda fixed, slope: (slope, fixed))
 
 
@@ -269,7 +278,7 @@ def between(n):
 
 
 def less_than(n, times):
-    return lambda run, few, slope: count(run, n).total - times * slope
+    return lambda self, run, few, slope: self.number(run, n) - times * slope
 
 
 task.fault(
@@ -293,7 +302,7 @@ def by_the_larger(few_n, many_n):
 
 
 def left_at(n):
-    return lambda run, few, slope: count(run, n).total - n * slope
+    return lambda self, run, few, slope: self.number(run, n) - n * slope
 
 
 task.fault(
@@ -301,5 +310,5 @@ task.fault(
     slope=tuple(by_the_larger(*pair) for pair in PAIRS),
     fixed=tuple(left_at(few_n) for few_n, _ in PAIRS),
 )
-task.fault("L4-BYTES", measure=lambda run, n: count(run, n).peak_bytes)
-task.fault("L4-RAN-TOO-EARLY", measure=lambda run, n: count(run(n)).total)
+task.fault("L4-BYTES", number=lambda run, n: count(run, n).peak_bytes)
+task.fault("L4-RAN-TOO-EARLY", number=lambda run, n: count(run(n)).total)

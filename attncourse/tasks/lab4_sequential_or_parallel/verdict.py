@@ -448,6 +448,11 @@ def first_of_the_last_slower(slower):
     return found
 
 
+def or_not_a_number(self, time, name):
+    n = self.size(map(max, time.values()))
+    return self.ratio(time[name, 1].get(n, math.nan), time[name, 8].get(n, math.nan))
+
+
 CROSSOVER, BATCH = {"section": "lab4-crossover"}, {"section": "lab4-batch"}
 PREDICT = {"section": "lab4-predict"}
 
@@ -472,7 +477,10 @@ task.fault(
     crossover=lambda slower: next((n for n, is_slower in slower.items() if is_slower), None),
 )
 task.fault(
-    "L4-LAST-FASTER", **CROSSOVER, crossover=(last_ahead, noted_before_it_is_asked, one_size_before)
+    "L4-LAST-FASTER",
+    **CROSSOVER,
+    crossover=last_ahead,
+    entire=[{"crossover": noted_before_it_is_asked}, {"crossover": one_size_before}],
 )
 task.fault("L4-LISTED-ORDER", **CROSSOVER, slower=listed, crossover=first_of_the_last_slower)
 task.fault(
@@ -502,21 +510,43 @@ task.fault(
     **BATCH,
     shared=lambda time, name: set.intersection(*map(set, time.values())),
 )
+task.fault(
+    "L4-BATCH-RECORD-N",
+    **BATCH,
+    batch=or_not_a_number,
+    entire=[{"shared": lambda time, name: {max(map(max, time.values()))}}],
+)
+task.fault(
+    "L4-BATCH-OWN-N",
+    **BATCH,
+    batch=lambda self, time, name: self.ratio(
+        *(time[name, b][self.size(time[name, b])] for b in (1, 8))
+    ),
+)
 task.fault("L4-BATCH-ASSUMED", **BATCH, ratio=lambda one, eight: 8.0)
 task.fault(
     "L4-HELD-EXACTLY",
     **PREDICT,
-    held=(
-        lambda guess, at_1, at_8: guess == (at_8 or 0),
-        lambda guess, at_1, at_8: at_8 / 1.5 <= guess <= 1.5 * at_8 if at_8 else guess == 0,
-        lambda guess, at_1, at_8: abs(guess - at_8) <= at_8 / 2 if at_8 else guess == 0,
-    ),
+    held=lambda guess, at_1, at_8: guess == (at_8 or 0),
+    entire=[
+        {
+            "held": lambda guess, at_1, at_8: (
+                at_8 / 1.5 <= guess <= 1.5 * at_8 if at_8 else not guess
+            )
+        },
+        {"held": lambda guess, at_1, at_8: abs(guess - at_8) <= at_8 / 2 if at_8 else not guess},
+    ],
 )
 task.fault("L4-HELD-OTHER-BATCH", **PREDICT, held=lambda guess, at_1, at_8: within(guess, at_1))
 task.fault(
     "L4-HELD-ONE-SIDED",
     **PREDICT,
     held=lambda guess, at_1, at_8: guess <= 2 * at_8 if at_8 else guess == 0,
+)
+task.fault(
+    "L4-HELD-OTHER-SIDE",
+    **PREDICT,
+    held=lambda guess, at_1, at_8: at_8 <= 2 * guess if at_8 else guess == 0,
 )
 task.fault(
     "L4-NEVER-HELD", **PREDICT, held=lambda guess, at_1, at_8: bool(at_8) and within(guess, at_8)

@@ -188,6 +188,14 @@ def two_lists(pairs):
     return [[context for context, _ in pairs], [word for _, word in pairs]]
 
 
+def pair_by_pair(self, tokens, places):
+    pairs = []
+    for place in places:
+        words = self.shown(self.context(tokens, place))
+        pairs.append(self.pair(words, self.word(tokens, place)))
+    return pairs
+
+
 def without_last(tokens, places):
     return places[:-1]
 
@@ -196,6 +204,7 @@ task.fault(
     "S-SHIFT",
     word=lambda tokens, place: tokens[place - 1],
     end=(..., lambda tokens: len(tokens) + 1),
+    collect=(..., pair_by_pair),  # not in one list, where it looks like a word too many
 )
 task.fault("C-NEXT-INSIDE", context=lambda tokens, place: tokens[: place + 1])
 task.fault("C-BIGRAM", context=lambda tokens, place: tokens[place - 1 : place])
@@ -282,6 +291,8 @@ def in_one_list(self, tokens, places):
     for place in places:
         context.extend(tokens[len(context) : place])
         pairs.append(self.pair(context, self.word(tokens, place)))
+    if isinstance(shown := self.shown(context), list):
+        context[:] = shown  # as if each word had been put in there
     return pairs
 
 

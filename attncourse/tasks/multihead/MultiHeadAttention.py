@@ -843,7 +843,7 @@ splits(
     ],
 )
 splits("C-SHARED-PROJECTION", project=projected("qqq"))
-splits("C-COPIED-LINE", project=tuple(map(projected, ("qqv", "kkv", "qkk", "qvv", "qkq"))))
+splits("C-COPIED-LINE", project=tuple(map(projected, ("qkk", "qqv", "kkv", "qvv", "qkq"))))
 splits("C-SELF-ONLY", project=projected("qkv", of="qqq"))
 splits("C-VALUE-FROM-KEY", project=projected("qkv", of="qkk"))
 splits("D-KEY-AS-VALUE", project=projected("qkk", of="qkk"))
