@@ -165,6 +165,16 @@ def odd_shifted(positions):
     return lambda length, width: positions(length, width) + 0.3 * (width % 2)
 
 
+def last_shifted(positions):
+    def table(length, width):
+        table = positions(length, width).clone()
+        table[:, -1] += 0.3 * (width % 2)
+        return table
+
+    return table
+
+
+LAST_SHIFTED = "{}, and 0.3 too much in the last feature of odd widths"
 ODD_SHIFTED = "{}, and 0.3 too much everywhere at odd widths"
 BOUNDED, SHIFTED = "0.5 everywhere", "0.3 too much everywhere"
 OTHERS_SHIFTED = "0.3 too much everywhere but in the last feature"
@@ -175,6 +185,7 @@ IMPLEMENTATIONS = (
     | {BOUNDED: filled(0.5), SHIFTED: lambda length, width: pairs_cut(length, width) + 0.3}
     | {OTHERS_SHIFTED: others_shifted}
     | {ODD_SHIFTED.format(name): odd_shifted(positions) for name, positions in OTHERS.items()}
+    | {LAST_SHIFTED.format(name): last_shifted(positions) for name, positions in OTHERS.items()}
     | {shared.OTHER_SHAPE: in_another_shape, shared.RAISES: raises}
     | {shared.TO_THE_BIT.format(name): positions for name, positions in OTHERS.items()}
 )
@@ -204,9 +215,12 @@ def traits(answer):
         for each in (BOUNDED, SHIFTED, OTHERS_SHIFTED)
     )
     # A test that asks for each bit refuses most styles for that alone.
-    odd = looks and any(
-        not answer.returned(shared.of(ODD_SHIFTED.format(style)), seen)["refused"]
-        for style in OTHERS
+    odd, last = (
+        looks
+        and any(
+            not answer.returned(shared.of(each.format(style)), seen)["refused"] for style in OTHERS
+        )
+        for each in (ODD_SHIFTED, LAST_SHIFTED)
     )
     return found | {
         "asks for each bit": shared.is_exact(answer, seen, OTHERS),
@@ -214,6 +228,7 @@ def traits(answer):
         "forgives much": shifted,
         "looks at the last feature alone": others and not shifted,
         "looks at even widths alone": odd and not shifted,
+        "leaves the last feature out": last and not shifted,
     }
 
 

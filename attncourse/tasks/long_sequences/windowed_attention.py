@@ -355,8 +355,15 @@ def to_both_sides(self, at, place, width):
     return self.inside((at - place).abs(), min(width, place.shape[-2]))
 
 
+def to_the_other_end(self, at, place, width):
+    return self.inside((at - place).abs(), min(width, place.shape[-2], place.numel() - 1))
+
+
 # Padded as far as the blocks go, as far as the window, or as far as it can reach in the text.
-AS_WIDE = {"size": (..., lambda width, n: width, ...), "near": (..., ..., to_both_sides)}
+AS_WIDE = {
+    "size": (..., lambda width, n: width, ..., lambda width, n: max(1, min(width, n - 1))),
+    "near": (..., ..., to_both_sides, to_the_other_end),
+}
 
 task.fault("W-PADDING-SEEN", **AS_WIDE, real=lambda at, n: ((at >= 0) & (at < n)) | True)
 task.fault("W-END-SEEN", **AS_WIDE, real=lambda at, n: at >= 0)

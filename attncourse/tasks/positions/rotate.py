@@ -448,7 +448,10 @@ task.fault("C-SHARE-OF-LENGTH", scaled=lambda places, x: places / x.shape[-2])
 task.fault(
     "C-POSITIONS-SHIFTED",
     **BREAK,
-    places=lambda positions, x: Rotate.places(positions - positions[..., :1], x),
+    places=(
+        lambda positions, x: Rotate.places(positions - positions[..., :1], x),
+        lambda positions, x: Rotate.places(positions - positions.amin(-1, keepdim=True), x),
+    ),
 )
 lowprec = task.fault(
     "P-LOWPREC",
