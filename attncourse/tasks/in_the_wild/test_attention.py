@@ -402,7 +402,21 @@ class OutputIsNoMean(DeadRows):
 
 task.fault("T-OUTPUT-ONLY", **SECTION, parts=lambda output, weights: [output])
 task.fault("T-WEIGHTS-ONLY", **SECTION, parts=lambda output, weights: [weights])
-task.fault("T-ALL-HIDDEN", **SECTION, cases=lambda: [torch.zeros(4, 5, dtype=torch.bool)])
+
+
+def all_hidden():
+    return torch.zeros(4, 5, dtype=torch.bool)
+
+
+task.fault(
+    "T-ALL-HIDDEN",
+    **SECTION,
+    cases=(
+        lambda: [all_hidden()],
+        lambda: [~all_hidden(), all_hidden()],
+        lambda: [*no_dead_row(), all_hidden()],
+    ),
+)
 task.fault(
     "T-LOOSE",
     right=(

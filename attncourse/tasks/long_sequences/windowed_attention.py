@@ -223,8 +223,11 @@ class Windowed:
     def spread(x, size, fill):
         return F.pad(x, (0, 0, size, size + fill)).unfold(-2, 3 * size, size).mT  # … c 3s d
 
-    def near(at, place, width):
-        return (at - place).abs() <= width
+    def inside(distance, width):
+        return distance <= width
+
+    def near(self, at, place, width):
+        return self.inside((at - place).abs(), width)
 
     def real(at, n):
         return (at >= 0) & (at < n)
@@ -297,10 +300,10 @@ class RowByRow(OfAllKeys):
 
 task.fault(
     "W-OWN-BLOCK",
-    near=lambda at, place, width: (
-        ((at - place).abs() <= width) & (at // width == place // width)
+    near=lambda self, at, place, width: (
+        self.inside((at - place).abs(), width) & (at // width == place // width)
         if width < place.numel()
-        else (at - place).abs() <= width
+        else self.inside((at - place).abs(), width)
     ),
 )
 
@@ -313,11 +316,17 @@ def begin_of_block(number, at):
 task.fault(
     "W-TWO-BLOCKS",
     near=(
-        lambda at, place, width: ((at - place).abs() <= width) & (at < begin_of_block(2, at)),
-        lambda at, place, width: ((at - place).abs() <= width) & (at >= begin_of_block(1, at)),
+        lambda self, at, place, width: (
+            self.inside((at - place).abs(), width) & (at < begin_of_block(2, at))
+        ),
+        lambda self, at, place, width: (
+            self.inside((at - place).abs(), width) & (at >= begin_of_block(1, at))
+        ),
     ),
 )
-task.fault("W-THREE-BLOCKS", near=lambda at, place, width: (at - place).abs() < 3 * place.numel())
+task.fault(
+    "W-THREE-BLOCKS", near=lambda self, at, place, width: (at - place).abs() < 3 * place.numel()
+)
 task.fault(
     "W-CUT-TAIL",
     join=(
@@ -340,7 +349,21 @@ task.fault("W-BLOCKS-LEFT", join=as_is)
 
 # --- faults: edges ------------------------------------------------------------------------------
 
-AS_WIDE = {"size": (..., lambda width, n: width)}  # also where the text is shorter
+
+def to_both_sides(self, at, place, width):
+    """No farther than the text is long, which is the size of its only block then."""
+    return self.inside((at - place).abs(), min(width, place.shape[-2]))
+
+
+def to_the_other_end(self, at, place, width):
+    return self.inside((at - place).abs(), min(width, place.shape[-2], place.numel() - 1))
+
+
+# Padded as far as the blocks go, as far as the window, or as far as it can reach in the text.
+AS_WIDE = {
+    "size": (..., lambda width, n: width, ..., lambda width, n: max(1, min(width, n - 1))),
+    "near": (..., ..., to_both_sides, to_the_other_end),
+}
 
 task.fault("W-PADDING-SEEN", **AS_WIDE, real=lambda at, n: ((at >= 0) & (at < n)) | True)
 task.fault("W-END-SEEN", **AS_WIDE, real=lambda at, n: at >= 0)
@@ -428,20 +451,20 @@ task.fault("D-WEIGHTS-TOO", join=lambda output, n: (Windowed.join(output, n), ou
 # --- faults: the window -------------------------------------------------------------------------
 
 task.fault("W-WIDTH-WHOLE", section="who-looks", reach=lambda width: width // 2)
-task.fault(
-    "W-WIDTH-STRICT", section="who-looks", near=lambda at, place, width: (at - place).abs() < width
-)
+task.fault("W-WIDTH-STRICT", section="who-looks", inside=lambda distance, width: distance < width)
 task.fault(
     "W-SLICE-END",
     section="who-looks",
-    near=lambda at, place, width: ((at - place).abs() <= width) & (at != place + width),
+    near=lambda self, at, place, width: (
+        self.inside((at - place).abs(), width) & (at != place + width)
+    ),
 )
 task.fault(
     "W-PAST-ONLY",
     section="who-looks",
     near=(
-        lambda at, place, width: ((at - place).abs() <= width) & (at <= place),
-        lambda at, place, width: ((at - place).abs() <= width) & (at >= place),
+        lambda self, at, place, width: self.inside((at - place).abs(), width) & (at <= place),
+        lambda self, at, place, width: self.inside((at - place).abs(), width) & (at >= place),
     ),
     # The same, in words that do not go with those for one end: here they are W-PADDING-SEEN.
     real=(lambda at, n: (at > -1) & (at < n), lambda at, n: (at >= 0) & (at <= n - 1)),
@@ -455,7 +478,7 @@ task.fault(
 task.fault(
     "W-NOT-ITSELF",
     section="who-looks",
-    near=lambda at, place, width: ((at - place).abs() <= width) & (at != place),
+    near=lambda self, at, place, width: self.inside((at - place).abs(), width) & (at != place),
 )
 
 # --- faults: attention itself -------------------------------------------------------------------

@@ -151,6 +151,9 @@ def probes(rng):
         "two words, one of them the mask": hidden(
             1.0, 200, 60, mask_id=0, vocabulary_size=2, seed=17
         ),
+        "two words, both in the text": hidden(
+            1.0, 200, 60, mask_id=9, vocabulary_size=2, seed=704, lowest_id=0
+        ),
         "square": hidden(0.3, 150, 150, mask_id=4, vocabulary_size=30, seed=11),
         "none, of many": hidden(0.0, 50, 50, mask_id=4, vocabulary_size=30, seed=19),
     }
@@ -334,6 +337,9 @@ class Masking:
     def draw(shape, chance, rng):
         return torch.rand(shape, generator=rng) < chance
 
+    def chance(share):
+        return share
+
     def ask(self, tokens, share, rng):
         return self.draw(tokens.shape, share, rng)
 
@@ -343,8 +349,21 @@ class Masking:
     def exchange(self, tokens, asked, masked, rng):
         return asked & ~masked & self.draw(tokens.shape, 0.5, rng)
 
-    def anything(tokens, exchanged, mask_id, vocabulary_size, rng):
-        return torch.randint(vocabulary_size, tokens.shape, generator=rng)
+    def many(vocabulary_size):
+        return vocabulary_size
+
+    def ids(many, shape, rng):
+        return torch.randint(0, many, shape, generator=rng)
+
+    def moved(others, tokens, mask_id):
+        return others
+
+    def anything(self, tokens, exchanged, many, rng):
+        return self.ids(many, tokens.shape, rng)
+
+    def others(self, tokens, exchanged, mask_id, vocabulary_size, rng):
+        every = self.anything(tokens, exchanged, self.many(vocabulary_size), rng)
+        return self.moved(every, tokens, mask_id)
 
     def counted(asked, masked, exchanged):
         return asked
@@ -357,10 +376,10 @@ class Masking:
 
     def __call__(self, tokens, share, mask_id, vocabulary_size, rng):
         rng, inputs = self.start(rng), self.own(tokens)
-        asked = self.ask(tokens, share, rng)
+        asked = self.ask(tokens, self.chance(share), rng)
         masked = self.mask(tokens, asked, rng)
         exchanged = self.exchange(tokens, asked, masked, rng)
-        others = self.anything(tokens, exchanged, mask_id, vocabulary_size, rng)
+        others = self.others(tokens, exchanged, mask_id, vocabulary_size, rng)
         before = self.before(inputs)
         inputs[masked] = mask_id
         inputs[exchanged] = others[exchanged]
@@ -370,10 +389,8 @@ class Masking:
 
 # --- faults: which words ------------------------------------------------------------------------
 
-task.fault(
-    "W-SHARE-INVERTED", ask=lambda self, tokens, share, rng: self.draw(tokens.shape, 1 - share, rng)
-)
-task.fault("W-FIXED-SHARE", ask=lambda self, tokens, share, rng: self.draw(tokens.shape, 0.15, rng))
+task.fault("W-SHARE-INVERTED", chance=lambda share: 1 - share)
+task.fault("W-FIXED-SHARE", chance=lambda share: 0.15)
 task.fault(
     "W-ONE-ROW",
     ask=lambda self, tokens, share, rng: self.draw(tokens.shape[1:], share, rng).expand_as(tokens),
@@ -454,66 +471,80 @@ task.fault(
 )
 task.fault(
     "W-WORDS-OF-THE-TEXT",
-    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: tokens.flatten()[
+    anything=lambda self, tokens, exchanged, many, rng: tokens.flatten()[
         torch.randperm(tokens.numel(), generator=rng)
     ].view_as(tokens),
 )
 task.fault(
     "W-NEVER-ITSELF",
-    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: (
-        (others := torch.randint(max(1, vocabulary_size - 1), tokens.shape, generator=rng))
-        + (others >= tokens)
-    ),
+    many=lambda vocabulary_size: max(1, vocabulary_size - 1),
+    moved=lambda others, tokens, mask_id: others + (others >= tokens),
 )
 task.fault(
     "W-NEVER-THE-MASK",
-    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: (
-        (others := torch.randint(max(1, vocabulary_size - 1), tokens.shape, generator=rng))
-        + (others >= mask_id)
-    ),
+    many=lambda vocabulary_size: max(1, vocabulary_size - 1),
+    moved=lambda others, tokens, mask_id: others + (others >= mask_id),
 )
 
 
 def from_id(low):
-    return lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
-        min(low, vocabulary_size - 1), vocabulary_size, tokens.shape, generator=rng
-    )
+    return lambda many, shape, rng: torch.randint(min(low, many - 1), many, shape, generator=rng)
 
 
-task.fault("W-NEVER-ZERO", anything=tuple(map(from_id, (1, 3, 4))))
+task.fault("W-NEVER-ZERO", ids=tuple(map(from_id, (1, 3, 4))))
 task.fault(
     "W-LAST-ID",
-    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
-        vocabulary_size - 1, tokens.shape, generator=rng
-    ),
+    ids=lambda many, shape, rng: torch.randint(0, max(1, many - 1), shape, generator=rng),
 )
 task.fault(
     "W-ONE-ID-MORE",
-    anything=lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
-        vocabulary_size + 1, tokens.shape, generator=rng
-    ),
+    ids=lambda many, shape, rng: torch.randint(0, many + 1, shape, generator=rng),
 )
 
 
 def the_nth_draw(n):
-    return lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
-        vocabulary_size, (n + 1,), generator=rng
-    )[n].expand_as(tokens)
+    return lambda self, tokens, exchanged, many, rng: self.ids(many, (n + 1,), rng)[n].expand_as(
+        tokens
+    )
 
 
+def by_a_number(self, tokens, share, rng):
+    """What becomes of a word is decided with what is asked for: right so far."""
+    self.share, self.numbers = share, torch.rand(tokens.shape, generator=rng)
+    return self.numbers < share
+
+
+def masked_by_number(self, tokens, asked, rng):
+    return asked & (self.numbers < 0.8 * self.share)
+
+
+def masked_by_another(self, tokens, asked, rng):
+    self.share, self.numbers = 1.0, torch.rand(tokens.shape, generator=rng)
+    return masked_by_number(self, tokens, asked, rng)
+
+
+def exchanged_by_number(self, tokens, asked, masked, rng):
+    return asked & ~masked & (self.numbers < 0.9 * self.share)
+
+
+# Of two words it is one or the other by chance, and of more it may be the mask: that depends on
+# what is drawn before.
 task.fault(
     "W-ONE-WORD-FOR-ALL",
-    anything=tuple(map(the_nth_draw, range(4))),  # of two words it is one or the other by chance
+    anything=(*map(the_nth_draw, range(4)), the_nth_draw(0), the_nth_draw(0)),
+    ask=(*(...,) * 4, by_a_number, ...),
+    mask=(*(...,) * 4, masked_by_number, masked_by_another),
+    exchange=(*(...,) * 4, exchanged_by_number, exchanged_by_number),
 )
 task.fault(
     "W-ONE-WORD-FOR-A-ROW",
     anything=(
-        lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
-            vocabulary_size, (len(tokens), 1), generator=rng
-        ).expand_as(tokens),
-        lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
-            vocabulary_size, tokens.shape[1:], generator=rng
-        ).expand_as(tokens),
+        lambda self, tokens, exchanged, many, rng: self.ids(many, (len(tokens), 1), rng).expand_as(
+            tokens
+        ),
+        lambda self, tokens, exchanged, many, rng: self.ids(many, tokens.shape[1:], rng).expand_as(
+            tokens
+        ),
     ),
 )
 
@@ -523,7 +554,7 @@ class OneNumber(Masking):
     def __call__(self, tokens, share, mask_id, vocabulary_size, rng):
         number = torch.rand(tokens.shape, generator=rng)
         asked = number < share
-        others = self.anything(tokens, asked, mask_id, vocabulary_size, rng)
+        others = self.others(tokens, asked, mask_id, vocabulary_size, rng)
         inputs = torch.where(asked & (number < 0.9), others, tokens)
         inputs = torch.where(asked & (number < 0.8), mask_id, inputs)
         return inputs, torch.where(asked, tokens, -100)
@@ -535,7 +566,7 @@ class ThreeDraws(Masking):
         masked, exchanged, left = (
             self.draw(tokens.shape, part * share, rng) for part in (0.8, 0.1, 0.1)
         )
-        others = self.anything(tokens, exchanged, mask_id, vocabulary_size, rng)
+        others = self.others(tokens, exchanged, mask_id, vocabulary_size, rng)
         inputs = torch.where(exchanged & ~masked, others, tokens.masked_fill(masked, mask_id))
         return inputs, torch.where(masked | exchanged | left, tokens, -100)
 
@@ -568,14 +599,13 @@ task.fault("W-SWAPPED", result=lambda inputs, targets: (targets, inputs))
 task.fault(
     "W-GLOBAL-CHANCE",
     draw=(lambda shape, chance, rng: torch.rand(shape) < chance, ..., ...),
+    ids=(..., lambda many, shape, rng: torch.randint(0, many, shape), ...),
     anything=(
         ...,
-        lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.randint(
-            vocabulary_size, tokens.shape
+        ...,
+        lambda self, tokens, exchanged, many, rng: torch.zeros_like(tokens).masked_scatter(
+            exchanged, torch.randint(many, (int(exchanged.sum()),))
         ),
-        lambda tokens, exchanged, mask_id, vocabulary_size, rng: torch.zeros_like(
-            tokens
-        ).masked_scatter(exchanged, torch.randint(vocabulary_size, (int(exchanged.sum()),))),
     ),
 )
 task.fault("W-ALWAYS-THE-SAME", start=lambda rng: torch.Generator().manual_seed(0))

@@ -377,14 +377,26 @@ class Drawing(Nucleus):
     def temper(logits, temperature):
         return logits / temperature
 
-    def threshold(logits, k):
-        return logits.topk(min(k, logits.shape[-1])).values[:, -1:]
+    def tempered(self, logits, temperature):
+        return self.temper(self.own(logits), temperature)
+
+    def number(k, vocab):
+        return min(k, vocab)
+
+    def least(logits, k):
+        return logits.topk(k).values[:, -1:]
+
+    def threshold(self, logits, k):
+        return self.least(logits, self.number(k, logits.shape[-1]))
 
     def cut_off(logits, least):
         return logits.masked_fill(logits < least, -torch.inf)
 
-    def shares(logits):
-        return logits.softmax(-1)
+    def axis():
+        return -1
+
+    def shares(self, logits):
+        return logits.softmax(self.axis())
 
     def warm(p, temperature):
         return p
@@ -399,16 +411,19 @@ class Drawing(Nucleus):
     def draw(p):
         return torch.multinomial(p, 1)[:, 0]
 
+    def result(words):
+        return words
+
     def limit(self, logits, top_k):
         return logits if top_k is None else self.cut_off(logits, self.threshold(logits, top_k))
 
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         self.before()
-        logits = self.temper(self.own(logits), temperature)
+        logits = self.tempered(logits, temperature)
         p = self.warm(self.shares(self.limit(logits, top_k)), temperature)
         if top_p is not None:
             p = self.nucleus(p, top_p)
-        return self.draw(self.afterwards(p, temperature))
+        return self.result(self.draw(self.afterwards(p, temperature)))
 
 
 # --- faults: chance -----------------------------------------------------------------------------
@@ -435,7 +450,7 @@ task.fault(
     ),
 )
 task.fault("P-FIRST-ROW", draw=lambda p: torch.multinomial(p[0], len(p), replacement=True))
-task.fault("P-COLUMN", draw=lambda p: torch.multinomial(p, 1))
+task.fault("P-COLUMN", result=lambda words: words[:, None])
 task.fault(
     "P-SHARE-NOT-PLACE",
     draw=lambda p: torch.multinomial(p.sort(dim=-1, descending=True).values, 1)[:, 0],
@@ -482,17 +497,21 @@ class Reseeds(Drawing):
 @evenly
 class EvenlyFromAFilter(Drawing):
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
-        p = self.shares(self.limit(self.temper(logits, temperature), top_k))
+        p = self.shares(self.limit(self.tempered(logits, temperature), top_k))
         if top_p is not None:
             p = self.nucleus(p, top_p)
-        return self.draw(p if top_k is None and top_p is None else (p > 0).float())
+        filtered = top_k is not None or top_p is not None
+        return self.result(self.draw((p > 0).float() if filtered else p))
 
 
 # --- faults: the softmax ---
 
 
-task.fault("P-SOFTMAX-OVER-ROWS", shares=lambda logits: logits.softmax(0))
-task.fault("D-NAIVE-SOFTMAX", shares=lambda logits: logits.exp() / logits.exp().sum(-1, True))
+task.fault("P-SOFTMAX-OVER-ROWS", axis=lambda: 0)
+task.fault(
+    "D-NAIVE-SOFTMAX",
+    shares=lambda self, logits: logits.exp() / logits.exp().sum(self.axis(), True),
+)
 
 task.fault(
     "P-SOFTMAX-TWICE",
@@ -505,8 +524,8 @@ task.fault(
 task.fault(
     "P-NOT-SHARES",
     shares=(
-        lambda logits: logits.exp(),
-        lambda logits: (logits - logits.amax(-1, keepdim=True)).exp(),
+        lambda self, logits: logits.exp(),
+        lambda self, logits: (logits - logits.amax(self.axis(), keepdim=True)).exp(),
     ),
 )
 
@@ -527,7 +546,7 @@ task.fault(
 task.fault("P-TOP-K-IGNORED", limit=lambda self, logits, top_k: logits)
 task.fault(
     "P-TOP-K-SMALLEST",
-    threshold=lambda logits, k: logits.sort(dim=-1).values[:, min(k, logits.shape[-1]) - 1, None],
+    least=lambda logits, k: logits.sort(dim=-1).values[:, k - 1, None],
 )
 task.fault(
     "P-TOP-K-ONE-LESS",
@@ -540,16 +559,31 @@ task.fault(
 )
 task.fault(
     "P-TOP-K-ONE-MORE",
-    threshold=lambda logits, k: logits.topk(min(k + 1, logits.shape[-1])).values[:, -1:],
+    number=lambda k, vocab: min(k + 1, vocab),
 )
+
+
+def of_the_rows(one):
+    """One of the thresholds of all rows, or what is made of them."""
+    return lambda self, logits, k: one(self.least(logits, self.number(k, logits.shape[-1])))
+
+
+def to_a_low_number(logits, least):
+    return logits.masked_fill(logits < least, -1e30)
+
+
+ONE_OF_ALL = (lambda least: least[0], lambda least: least[-1], torch.min, torch.max, torch.mean)
+
 task.fault(
     "P-TOP-K-FIRST-ROW",
-    threshold=lambda logits, k: logits[0].topk(min(k, logits.shape[-1])).values[-1],
-    cut_off=(..., lambda logits, least: logits.masked_fill(logits < least, -1e30)),
+    threshold=tuple(map(of_the_rows, ONE_OF_ALL)) * 2,
+    cut_off=(*(...,) * len(ONE_OF_ALL), *(to_a_low_number,) * len(ONE_OF_ALL)),
 )
 task.fault(
     "P-TOP-K-OF-ALL-ROWS",
-    threshold=lambda logits, k: logits.flatten().topk(min(k, logits.shape[-1])).values[-1],
+    threshold=lambda self, logits, k: self.least(
+        logits.flatten()[None], self.number(k, logits.shape[-1])
+    ),
     cut_off=lambda logits, least: logits.masked_fill(
         (logits < least) & (logits < logits.amax(-1, keepdim=True)), -torch.inf
     ),
@@ -564,7 +598,7 @@ task.fault(
         lambda logits, least: logits.masked_fill(logits >= least, -1e9),
     ),
 )
-task.fault("P-TOP-K-TOO-LARGE", threshold=lambda logits, k: logits.topk(k).values[:, -1:])
+task.fault("P-TOP-K-TOO-LARGE", number=lambda k, vocab: k)
 task.fault("P-FILL-ZERO", cut_off=lambda logits, least: logits.masked_fill(logits < least, 0.0))
 
 # --- faults: top-p ------------------------------------------------------------------------------
@@ -594,11 +628,11 @@ task.fault(
 class NucleusFirst(Drawing):
     def __call__(self, logits, temperature=1.0, top_k=None, top_p=None):
         self.before()
-        tempered = self.temper(self.own(logits), temperature)
+        tempered = self.tempered(logits, temperature)
         p = self.shares(self.limit(tempered, top_k))
         if top_p is not None:
             p = p * (self.nucleus(self.shares(tempered), top_p) > 0)
-        return self.draw(self.afterwards(p, temperature))
+        return self.result(self.draw(self.afterwards(p, temperature)))
 
 
 one_of_two = task.fault("P-ONE-FILTER")
@@ -618,8 +652,8 @@ class OneFilterTheOther(Drawing):
 
 task.fault(
     "P-TEMPERATURE-LAST",
-    temper=lambda logits, temperature: logits,
-    afterwards=lambda p, temperature: (p.log() / temperature).softmax(-1),
+    tempered=lambda self, logits, temperature: self.own(logits),
+    afterwards=lambda self, p, temperature: self.temper(p.log(), temperature).softmax(-1),
 )
 
 

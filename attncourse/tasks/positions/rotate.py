@@ -174,11 +174,24 @@ class Rotate:
     def places(positions, x):
         return positions.to(torch.float64)
 
+    def counted(places):
+        return places
+
+    def scaled(places, x):
+        return places
+
     def base(base):
         return base
 
-    def exponents(d):
-        return torch.arange(0, d, 2, dtype=torch.float64) / d
+    def features(d):
+        """The first of each pair."""
+        return torch.arange(0, d, 2)
+
+    def precise(features):
+        return features.to(torch.float64)
+
+    def exponents(self, d):
+        return self.precise(self.features(d)) / d
 
     def speeds(base, exponents):
         return base**-exponents
@@ -188,10 +201,14 @@ class Rotate:
 
     def angles(self, x, positions, base):
         speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]))
-        return self.turn(self.places(positions, x), speeds)
+        places = self.counted(self.places(positions, x))
+        return self.turn(self.scaled(places, x), speeds)
 
-    def waves(angles, x):
-        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    def wave(wave, x):
+        return wave.to(x.dtype)
+
+    def waves(self, angles, x):
+        return self.wave(angles.cos(), x), self.wave(angles.sin(), x)
 
     def axes(wave):
         return wave
@@ -299,7 +316,7 @@ task.fault(
 )
 task.fault(
     "C-ROPE-WAVES-EXCHANGED",
-    waves=lambda angles, x: (angles.sin().to(x.dtype), angles.cos().to(x.dtype)),
+    waves=lambda self, angles, x: (self.wave(angles.sin(), x), self.wave(angles.cos(), x)),
 )
 
 # --- faults: speeds -----------------------------------------------------------------------------
@@ -310,23 +327,20 @@ def twice(speeds):
     return speeds.repeat_interleave(2)[: len(speeds)]
 
 
-task.fault("P-FREQ", exponents=lambda d: 2 * Rotate.exponents(d))
-task.fault("C-EXPONENT-HALVED", exponents=lambda d: Rotate.exponents(d) / 2)
-task.fault("C-EXPONENT-INTEGER", exponents=lambda d: Rotate.exponents(d).floor())
+task.fault("P-FREQ", exponents=lambda self, d: 2 * (self.precise(self.features(d)) / d))
+task.fault("C-EXPONENT-HALVED", exponents=lambda self, d: self.precise(self.features(d)) / d / 2)
 task.fault(
-    "C-PAIRS-FROM-ONE", exponents=lambda d: torch.arange(2, d + 2, 2, dtype=torch.float64) / d
+    "C-EXPONENT-INTEGER", exponents=lambda self, d: (self.precise(self.features(d)) / d).floor()
 )
-task.fault(
-    "C-PAIRS-FROM-MINUS-ONE",
-    exponents=lambda d: torch.arange(-2, d - 2, 2, dtype=torch.float64) / d,
-)
+task.fault("C-PAIRS-FROM-ONE", features=lambda d: torch.arange(2, d + 2, 2))
+task.fault("C-PAIRS-FROM-MINUS-ONE", features=lambda d: torch.arange(-2, d - 2, 2))
 task.fault("C-ROPE-ANGLES-TWICE", speeds=lambda base, exponents: twice(base**-exponents))
-task.fault("C-EXPONENT-UNDIVIDED", exponents=lambda d: torch.arange(0, d, 2, dtype=torch.float64))
+task.fault("C-EXPONENT-UNDIVIDED", exponents=lambda self, d: self.precise(self.features(d)))
 task.fault(
     "C-ENDPOINT",
     exponents=(
-        lambda d: torch.linspace(0, 1, d // 2, dtype=torch.float64),
-        lambda d: torch.arange(0, d, 2, dtype=torch.float64) / (d - 2),
+        lambda self, d: torch.linspace(0, 1, d // 2, dtype=torch.float64),
+        lambda self, d: self.precise(self.features(d)) / (d - 2),
     ),
 )
 task.fault("C-SPEEDS-RISE", speeds=lambda base, exponents: base**exponents)
@@ -351,8 +365,8 @@ task.fault(
 
 # --- faults: places -----------------------------------------------------------------------------
 
-task.fault("C-FROM-ONE", places=lambda positions, x: Rotate.places(positions, x) + 1)
-task.fault("C-FROM-MINUS-ONE", places=lambda positions, x: Rotate.places(positions, x) - 1)
+task.fault("C-FROM-ONE", counted=lambda places: places + 1)
+task.fault("C-FROM-MINUS-ONE", counted=lambda places: places - 1)
 
 
 def row_of_a_table(length):
@@ -430,13 +444,14 @@ class RowsKept(KeptForAll):
         return super().angles(x, positions, base)[positions]
 
 
-task.fault(
-    "C-SHARE-OF-LENGTH", places=lambda positions, x: Rotate.places(positions, x) / x.shape[-2]
-)
+task.fault("C-SHARE-OF-LENGTH", scaled=lambda places, x: places / x.shape[-2])
 task.fault(
     "C-POSITIONS-SHIFTED",
     **BREAK,
-    places=lambda positions, x: Rotate.places(positions - positions[..., :1], x),
+    places=(
+        lambda positions, x: Rotate.places(positions - positions[..., :1], x),
+        lambda positions, x: Rotate.places(positions - positions.amin(-1, keepdim=True), x),
+    ),
 )
 lowprec = task.fault(
     "P-LOWPREC",
@@ -453,7 +468,8 @@ lowprec = task.fault(
 class InTheDtypeOfX(Rotate):
     def angles(self, x, positions, base):
         speeds = self.speeds(self.base(base), self.exponents(x.shape[-1]).to(x.dtype))
-        return self.turn(self.places(positions, x).to(x.dtype), speeds)
+        places = self.scaled(self.counted(self.places(positions, x)), x)
+        return self.turn(places.to(x.dtype), speeds)
 
 
 @lowprec
@@ -472,18 +488,14 @@ def in_float32(positions, x):
     return positions.float()
 
 
-def exponents_in_float32(d):
-    return torch.arange(0, d, 2).float() / d
-
-
 task.fault("C-ROPE-BATCH-AXIS", axes=lambda wave: wave[None])
-task.fault("C-ROPE-DOUBLE", waves=lambda angles, x: (angles.cos().double(), angles.sin().double()))
+task.fault("C-ROPE-DOUBLE", wave=lambda wave, x: wave.double())
 task.fault(
     "C-FLOAT32",
-    waves=(lambda angles, x: (angles.cos().float(), angles.sin().float()), ..., ..., ...),
+    wave=(lambda wave, x: wave.float(), ..., ..., ...),
     result=(lambda turned, x: turned.float(), ..., ..., ...),
     places=(..., in_float32, in_float32, in_float32),
-    exponents=(..., exponents_in_float32, exponents_in_float32, exponents_in_float32),
+    precise=(..., torch.Tensor.float, torch.Tensor.float, torch.Tensor.float),
     speeds=(
         *(..., ..., lambda base, exponents: 1 / base**exponents),
         lambda base, exponents: base**exponents,

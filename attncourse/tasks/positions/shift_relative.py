@@ -131,8 +131,12 @@ class Shift:
     def keys(q, r):
         return r - q + 1
 
-    def start(i, q, k):
-        return q - 1 - i
+    def zero(q, k, r):
+        """The column of offset 0, in the row of the first query's."""
+        return q - 1
+
+    def start(zero, i):
+        return zero - i
 
     def places(q, k):
         """Columns of the result."""
@@ -158,7 +162,7 @@ class Shift:
         scores = self.axes(self.read(scores))
         q, r = scores.shape[-2:]
         k = self.keys(q, r)
-        start = self.start(torch.arange(q)[:, None], q, k)
+        start = self.start(self.zero(q, k, r), torch.arange(q)[:, None])
         columns = self.column(start, self.places(q, k))
         shifted = self.turn(self.hide(self.pick(self.table(scores), columns, k)))
         return self.result(shifted, scores)
@@ -185,16 +189,21 @@ def in_one_list(scores, columns, k):
 task.spelling(pick=around)
 task.spelling(pick=in_one_list)
 
-task.fault("C-SHIFT-NONE", start=(lambda i, q, k: 0 * i, lambda i, q, k: 0 * i + q - 1))
-task.fault("C-SHIFT-OTHER-WAY", start=lambda i, q, k: i)
-task.fault("C-SHIFT-FIRST-ROW-STAYS", start=lambda i, q, k: -i)
-task.fault("C-SHIFT-ONE-MORE", start=lambda i, q, k: q - i)
-task.fault("C-SHIFT-OTHER-END-CUT", start=lambda i, q, k: -1 - i, pick=in_one_list)
-task.fault("C-SHIFT-ROLLED-RIGHT", start=lambda i, q, k: -1 - i, pick=around)
-task.fault("C-SHIFT-ONE-LESS", start=lambda i, q, k: q - 2 - i)
+task.fault("C-SHIFT-NONE", start=(lambda zero, i: 0 * i, lambda zero, i: 0 * i + zero))
+task.fault("C-SHIFT-OTHER-WAY", start=lambda zero, i: i)
+task.fault("C-SHIFT-FIRST-ROW-STAYS", zero=lambda q, k, r: 0)
+task.fault("C-SHIFT-ONE-MORE", zero=lambda q, k, r: q)
+task.fault("C-SHIFT-OTHER-END-CUT", zero=lambda q, k, r: -1, pick=in_one_list)
+task.fault("C-SHIFT-ROLLED-RIGHT", zero=lambda q, k, r: -1, pick=around)
+task.fault("C-SHIFT-ONE-LESS", zero=lambda q, k, r: q - 2)
 task.fault("C-SHIFT-OFFSET-IS-COLUMN", column=lambda start, j: start + j - j[-1], pick=around)
-task.fault("C-SHIFT-TWICE", start=lambda i, q, k: 2 * (q - 1 - i))
-task.fault("C-SHIFT-FROM-THE-FIRST-KEY", **BREAK, start=lambda i, q, k: k - 1 - i)
+task.fault("C-SHIFT-TWICE", start=lambda zero, i: 2 * (zero - i))
+# By the count of keys, which may be wrong itself; or by the table.
+task.fault(
+    "C-SHIFT-FROM-THE-FIRST-KEY",
+    **BREAK,
+    zero=(lambda q, k, r: k - 1, lambda q, k, r: r - q),
+)
 task.fault(
     "C-SHIFT-BACKWARD",
     column=(lambda start, j: start + j.flip(-1), lambda start, j: start - j),
