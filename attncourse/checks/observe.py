@@ -455,8 +455,6 @@ def find_short_cut(
         if watching:
             sys.setprofile(profile)
         try:
-            if not forbidden:
-                return function(*arguments, **keywords)
             with functions, operators:
                 return function(*arguments, **keywords)
         finally:

@@ -419,10 +419,10 @@ def _likely_pairs(found: Evidence, probe: str) -> Iterator[tuple[Part, Part]]:
     ours, theirs = _facts(of_reference(task), keys), _facts(found.got, keys)
     shown = [_facts(each.shows, keys) for each in plain]
     unlike, differs = (
-        np.array([[not agree(row.get(key), side[key], near) for key in ours] for row in shown])
+        np.array([[not agree(row.get(key), side.get(key), near) for key in ours] for row in shown])
         for side in (theirs, ours)
     )
-    wrong = np.array([not agree(theirs[key], ours[key], near) for key in ours])
+    wrong = np.array([not agree(theirs.get(key), ours[key], near) for key in ours])
     yield from tables.in_pairs([each.key[0][0] for each in plain], differs, ~unlike, wrong)
 
 
