@@ -151,9 +151,6 @@ def probes(rng):
         "two words, one of them the mask": hidden(
             1.0, 200, 60, mask_id=0, vocabulary_size=2, seed=17
         ),
-        "two words, both in the text": hidden(
-            1.0, 200, 60, mask_id=9, vocabulary_size=2, seed=704, lowest_id=0
-        ),
         "square": hidden(0.3, 150, 150, mask_id=4, vocabulary_size=30, seed=11),
         "none, of many": hidden(0.0, 50, 50, mask_id=4, vocabulary_size=30, seed=19),
     }
