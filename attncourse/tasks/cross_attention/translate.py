@@ -17,7 +17,7 @@ from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
 
-CUT_OFF = "stopped after"
+CUT_OFF = "ended after"
 VOCABULARY = 11  # words of the target; a prime, so that mistakes do not meet again by chance
 
 
@@ -110,8 +110,8 @@ def filled_up(words, b, eos, max_length):
         open_rows = (~(words == eos).any(1)).nonzero().flatten().tolist()
         if open_rows:
             raise Unusable(
-                f"{CUT_OFF} {words.shape[1]} of {max_length} words, although row "
-                f"{open_rows[0]} has no `eos` yet"
+                f"{CUT_OFF} {words.shape[1]} columns, of {max_length} that `max_length` allows, "
+                f"although row {open_rows[0]} has no `eos` yet"
             )
         words = nn.functional.pad(words, (0, missing), value=eos)
     return words

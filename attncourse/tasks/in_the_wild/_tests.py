@@ -40,10 +40,6 @@ def forgotten(holds):
     return holds, "the implementation is wrong"
 
 
-def turned_around(holds):
-    assert not holds
-
-
 def of_every_test(task: Task, wrong, right, **about) -> None:
     """Faults of the step `demand`, and of a whole test.
 
@@ -58,11 +54,15 @@ def of_every_test(task: Task, wrong, right, **about) -> None:
         **about,
         demand=(raising(ValueError), raising(RuntimeError), raising(Failed)),
     )
-    task.fault("T-UPSIDE-DOWN", **about, demand=turned_around)
     # Whole answers: nothing else of such a test can be seen.
     of_another = task.fault("T-NOT-THE-ARGUMENT", **about)
     of_another(lambda implementation: task.composed()(wrong))
     of_another(lambda implementation: task.composed()(right))
+
+    @task.fault("T-UPSIDE-DOWN", **about)
+    class UpsideDown(task.composed):
+        def demand(self, holds):
+            assert not holds
 
     @task.fault("T-KEEPS-ERRORS", **about)
     class KeepsErrors(task.composed):

@@ -395,6 +395,16 @@ class ZeroWhereItIsOut(Crossing):
         return bool((result[out] == 0).all())
 
 
+@out_is_zero
+class FiniteWhereItStays(Crossing):
+    def holds(self, implementation, case):
+        shares, top_p, _ = case
+        result = implementation(self.logits(shares), top_p)[0]
+        stays = result != 0
+        enough = (torch.tensor(shares) * stays).sum() >= top_p
+        return bool(enough and (result[stays] > -torch.inf).all())
+
+
 old_shares = task.fault("T-OLD-SHARES")
 
 

@@ -62,6 +62,9 @@ def _same(one, two):
     return all(torch.equal(*pair) for pair in zip(one, two, strict=True))
 
 
+ZEROS = "share of words with id 0 that are asked for"
+
+
 def _share(where, of):
     return (where & of).sum().item() / max(1, of.sum().item())
 
@@ -95,14 +98,12 @@ def facts(tokens, inputs, targets, mask_id, vocabulary_size):
     new = inputs[~masked & ~left].double() / max(1, vocabulary_size - 1)  # asked for or not
     chosen = asked.double()
     counts = chosen.sum(1)
-    zeros = tokens == 0
     by_chance = asked.shape[1] * chosen.mean() * (1 - chosen.mean())
     expected = chosen.mean() * (1 - chosen.mean()) + 1e-9
-    return {
+    zeros = tokens == 0
+    of_zeros = {ZEROS: _share(asked, zeros)} if zeros.any() else {}
+    return of_zeros | {
         "share of words asked for": chosen.mean().item(),
-        "share of words with id 0 that are asked for": _share(
-            asked, zeros if zeros.any() else ~zeros
-        ),
         "masked share of words asked for": _share(masked, asked),
         "unchanged share of words asked for": _share(left, asked),
         "exchanged share of words asked for": _share(exchanged, asked),
@@ -282,7 +283,7 @@ def every_word_is_decided_on_its_own(answer):
         inputs = hidden(0.5, columns=columns, lowest_id=0, seed=15)
         got = answer(inputs)
         zeros, every = (
-            got["share of words with id 0 that are asked for"],
+            got[ZEROS],
             got["share of words asked for"],
         )
         if abs(zeros - every) <= 0.1:
