@@ -469,7 +469,11 @@ def _edits_nothing(seen: Observation, inputs: Inputs) -> None:
     if not seen.edited:
         return
     tensors = all(isinstance(inputs[name], Tensor) for name in seen.edited)
-    how = "an in-place operation (`-=`, `masked_fill_`, …)" if tensors else "`…[…] = …`, `sort` or `pop`"
+    how = (
+        "an in-place operation (`-=`, `masked_fill_`, …)"
+        if tensors
+        else "`…[…] = …`, `sort` or `pop`"
+    )
     raise Failure(
         f"Your answer changed its own input: {', '.join(seen.edited)}. The caller still needs "
         f"it; {how} does that.",

@@ -477,6 +477,11 @@ task.fault(
     **MASKS,
     split_mask=lambda mask, c: mask[:, :c].repeat(1, 1, mask.shape[1] // c, 1),
 )
+task.fault(
+    "G-MASK-ONE-HEAD",
+    **MASKS,
+    visible=lambda mask, shape, c: mask.expand(shape)[:, :1].expand(shape),
+)
 task.fault("G-MASK-TILED", **MASKS, split_mask=every_cth)
 task.fault(
     "M-ALWAYS-CAUSAL",

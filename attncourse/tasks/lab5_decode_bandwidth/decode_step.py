@@ -370,8 +370,12 @@ task.fault("C-SOFTMAX-SENTENCES", share=lambda scores: scores.softmax(0))
 task.fault("L5-CAUSAL-TOP-LEFT", hide=lambda scores: scores.masked_fill(later(scores), -torch.inf))
 task.fault(
     "L5-NOT-ITSELF",
-    seen=(lambda cache: cache[:, :, :-1], ...),
-    hide=(..., newest_hidden),
+    seen=(
+        lambda cache: cache[:, :, :-1],
+        ...,
+        lambda cache: cache[:, :, : max(1, cache.shape[2] - 1)],
+    ),
+    hide=(..., newest_hidden, ...),
 )
 task.fault("L5-ONLY-ITSELF", seen=lambda cache: cache[:, :, -1:])
 task.fault("L5-FIRST-LEFT-OUT", seen=lambda cache: cache[:, :, 1:])

@@ -324,11 +324,19 @@ def first_gets_nothing(state, query, key, value):
     return torch.zeros_like(value) if state is None else output, after
 
 
+def written_into(before, after, key, value):
+    return after if before is None else (before[0].copy_(after[0]), before[1].copy_(after[1]))
+
+
 task.fault(
     "C-KEPT-IN-PLACE",
-    add=lambda state, new, key, query: (
-        (new, key) if state is None else (state[0].add_(new), state[1].add_(key))
+    add=(
+        lambda state, new, key, query: (
+            (new, key) if state is None else (state[0].add_(new), state[1].add_(key))
+        ),
+        ...,
     ),
+    kept=(..., written_into),
 )
 task.fault(
     "L-SQUARE-STATE",

@@ -229,7 +229,7 @@ class Ring:
         """Whose shards process i meets, in order."""
         return [(i - step) % p for step in range(p)]
 
-    def scale(scores, query):
+    def scale(scores, query, value):
         return scores / math.sqrt(query.shape[-1])
 
     def hide(scores, i, j):
@@ -276,7 +276,7 @@ class Ring:
             largest = torch.full(query.shape[:-1], -math.inf).to(query)
             for j in self.met(i, p):
                 key, value = key_shards[j], self.carried(value_shards, i, j)
-                scores = self.hide(self.scale(query @ key.mT, query), i, j)
+                scores = self.hide(self.scale(query @ key.mT, query, value), i, j)
                 largest = torch.maximum(largest, scores.amax(-1))
                 total = self.total(scores, largest)
                 output = self.average(self.share(scores), value, key)
@@ -306,7 +306,7 @@ def each_by_itself(self, query_shards, key_shards, value_shards, weight):
         lengths = [key_shards[j].shape[-2] for j in met]
         for j in met:
             key, value = key_shards[j], self.carried(value_shards, i, j)
-            weights = self.share(self.hide(self.scale(query @ key.mT, query), i, j))
+            weights = self.share(self.hide(self.scale(query @ key.mT, query, value), i, j))
             outputs.append(weight(key.shape[-2], lengths) * self.average(weights, value, key))
         results.append(self.room(sum(outputs), query))
     return self.results(results)
@@ -331,7 +331,7 @@ class MeanOfStack(Ring):
             outputs = []
             for j in self.met(i, len(query_shards)):
                 key, value = key_shards[j], self.carried(value_shards, i, j)
-                weights = self.share(self.hide(self.scale(query @ key.mT, query), i, j))
+                weights = self.share(self.hide(self.scale(query @ key.mT, query, value), i, j))
                 outputs.append(self.average(weights, value, key))
             results.append(self.room(torch.stack(outputs).mean(0), query))
         return self.results(results)
@@ -387,7 +387,7 @@ class PlainSums(Ring):
             sums = total = 0
             for j in self.met(i, p):
                 key, value = key_shards[j], self.carried(value_shards, i, j)
-                powers = self.hide(self.scale(query @ key.mT, query), i, j).exp()
+                powers = self.hide(self.scale(query @ key.mT, query, value), i, j).exp()
                 sums = sums + self.average(powers, value, key)
                 total = total + powers.sum(-1, keepdim=True)
             outputs.append(self.room(sums / total, query))
@@ -423,7 +423,7 @@ def online(of_values, of_weights, first=None):
                 largest, sums, total = first, 0, 0
                 for j in self.met(i, p):
                     key, value = key_shards[j], self.carried(value_shards, i, j)
-                    scores = self.hide(self.scale(query @ key.mT, query), i, j)
+                    scores = self.hide(self.scale(query @ key.mT, query, value), i, j)
                     new = scores.amax(-1, keepdim=True)
                     largest = new if largest is None else torch.as_tensor(largest).to(new)
                     new = torch.maximum(largest, new)
@@ -553,7 +553,7 @@ class Gathered(Ring):
             met = self.met(i, len(query_shards))
             key = torch.cat([key_shards[j] for j in met], -2)
             value = torch.cat([self.carried(value_shards, i, j) for j in met], -2)
-            weights = self.share(self.scale(query @ key.mT, query))
+            weights = self.share(self.scale(query @ key.mT, query, value))
             outputs.append(self.room(self.average(weights, value, key), query))
         return self.results(outputs)
 
@@ -568,9 +568,10 @@ class Stacked(Ring):
 # --- faults: attention itself, and what comes back ----------------------------------------------
 
 task.fault("D-NO-SCALE", scale=as_is)
-task.fault("D-SCALE-DK", scale=lambda scores, query: scores / query.shape[-1])
-task.fault("D-SCALE-KEYS", scale=lambda scores, query: scores / math.sqrt(scores.shape[-1]))
-task.fault("D-SCALE-TIMES", scale=lambda scores, query: scores * math.sqrt(query.shape[-1]))
+task.fault("D-SCALE-DK", scale=lambda scores, query, value: scores / query.shape[-1])
+task.fault("D-SCALE-DV", scale=lambda scores, query, value: scores / math.sqrt(value.shape[-1]))
+task.fault("D-SCALE-KEYS", scale=lambda scores, query, value: scores / math.sqrt(scores.shape[-1]))
+task.fault("D-SCALE-TIMES", scale=lambda scores, query, value: scores * math.sqrt(query.shape[-1]))
 task.fault("D-SOFTMAX-DIM", share=lambda scores: scores.softmax(-2))
 task.fault("D-NO-SOFTMAX", share=as_is)
 task.fault("D-KEY-AS-VALUE", average=lambda weights, value, key: weights @ key)

@@ -229,10 +229,14 @@ class Windowed:
     def near(self, at, place, width):
         return self.inside((at - place).abs(), width)
 
+    def end(place, width):
+        """Of the slice of keys that one query sees, where queries are taken one by one."""
+        return place + width + 1
+
     def real(at, n):
         return (at >= 0) & (at < n)
 
-    def scale(scores, query, width):
+    def scale(scores, query, value, width):
         return scores / math.sqrt(query.shape[-1])
 
     def hide(scores, mask, real):
@@ -260,7 +264,7 @@ class Windowed:
         at = place[:, :1] + torch.arange(-size, 2 * size)  # c 1 3s
         real = self.real(at, n)
         mask = self.near(at, place, self.reach(width)) & real
-        scores = self.hide(self.scale(queries @ keys.mT, query, width), mask, real)
+        scores = self.hide(self.scale(queries @ keys.mT, query, value, width), mask, real)
         weights = self.clear(self.share(scores), mask)
         return self.join(self.average(weights, values, keys), n)
 
@@ -280,7 +284,7 @@ class OfAllKeys(Windowed):
         at, queries = torch.arange(key.shape[-2]), query[..., place, :]
         real = self.real(at, len(at))
         mask = self.near(at, place[:, None], self.reach(width)) & real
-        scores = self.hide(self.scale(queries @ key.mT, queries, width), mask, real)
+        scores = self.hide(self.scale(queries @ key.mT, queries, value, width), mask, real)
         return self.average(self.clear(self.share(scores), mask), value, key)
 
 
@@ -380,7 +384,7 @@ class Rolled(Windowed):
         width = self.reach(width)
         ways = range(-width, width + 1)
         keys, values = (torch.stack([x.roll(way, -2) for way in ways], -2) for x in (key, value))
-        scores = self.scale((keys @ query[..., None]).squeeze(-1), query, width)
+        scores = self.scale((keys @ query[..., None]).squeeze(-1), query, value, width)
         weights = self.share(scores)[..., None, :]
         return self.average(weights, values, keys).squeeze(-2)
 
@@ -393,15 +397,16 @@ class RolledOnce(Rolled):
 
 
 def by_index(seen):
-    """Every query by itself, with the keys that `seen` names."""
+    """Every query by itself, with the keys that `seen` names: (i, n, width, end) -> places."""
 
     class ByIndex(Windowed):
         def __call__(self, query, key, value, width):
             outputs, n = [], query.shape[-2]
             for i in range(n):
-                at = sorted(seen(i, n, self.reach(width)))
+                reach = self.reach(width)
+                at = sorted(seen(i, n, reach, self.end(i, reach)))
                 keys, values = key[..., at, :], value[..., at, :]
-                scores = self.scale(query[..., i : i + 1, :] @ keys.mT, query, width)
+                scores = self.scale(query[..., i : i + 1, :] @ keys.mT, query, value, width)
                 all_seen = torch.ones(scores.shape[-1], dtype=torch.bool)
                 scores = self.hide(scores, all_seen, all_seen)
                 outputs.append(self.average(self.share(scores), values, keys))
@@ -417,19 +422,19 @@ task.fault(
     forms=[
         Rolled,
         RolledOnce,
-        by_index(lambda i, n, width: {(i + o) % n for o in range(-width, width + 1)}),
-        by_index(lambda i, n, width: [(i + o) % n for o in range(-width, width + 1)]),
+        by_index(lambda i, n, width, end: {at % n for at in range(i - width, end)}),
+        by_index(lambda i, n, width, end: [at % n for at in range(i - width, end)]),
     ],
 )
 task.fault(
     "W-BELOW-ZERO",
     forms=[
-        by_index(lambda i, n, width: range(max(i - width, -n), min(i + width, n - 1) + 1)),
-        by_index(lambda i, n, width: {j % n for j in range(i - width, min(i + width, n - 1) + 1)}),
+        by_index(lambda i, n, width, end: range(max(i - width, -n), min(end, n))),
+        by_index(lambda i, n, width, end: {at % n for at in range(i - width, min(end, n))}),
     ],
 )
 task.fault(
-    "W-SLICE-BELOW-ZERO", forms=[by_index(lambda i, n, width: range(n)[i - width : i + width + 1])]
+    "W-SLICE-BELOW-ZERO", forms=[by_index(lambda i, n, width, end: range(n)[i - width : end])]
 )
 
 
@@ -458,6 +463,7 @@ task.fault(
     near=lambda self, at, place, width: (
         self.inside((at - place).abs(), width) & (at != place + width)
     ),
+    end=lambda place, width: place + width,
 )
 task.fault(
     "W-PAST-ONLY",
@@ -489,19 +495,25 @@ def over_the_root_of_those_seen(scores, mask, real):
 
 
 task.fault("D-NO-SCALE", scale=as_is)
-task.fault("D-SCALE-DK", scale=lambda scores, query, width: scores / query.shape[-1])
+task.fault("D-SCALE-DK", scale=lambda scores, query, value, width: scores / query.shape[-1])
 task.fault(
     "W-SCALE-WINDOW",
     scale=(
-        lambda scores, query, width: scores / math.sqrt(scores.shape[-1]),
-        lambda scores, query, width: scores / math.sqrt(2 * width + 1),
-        lambda scores, query, width: scores / math.sqrt(width),
-        lambda scores, query, width: scores / math.sqrt(query.shape[-2]),
+        lambda scores, query, value, width: scores / math.sqrt(scores.shape[-1]),
+        lambda scores, query, value, width: scores / math.sqrt(2 * width + 1),
+        lambda scores, query, value, width: scores / math.sqrt(width),
+        lambda scores, query, value, width: scores / math.sqrt(query.shape[-2]),
         as_is,
     ),
     hide=(..., ..., ..., ..., over_the_root_of_those_seen),
 )
-task.fault("D-SCALE-TIMES", scale=lambda scores, query, width: scores * math.sqrt(query.shape[-1]))
+task.fault(
+    "D-SCALE-DV",
+    scale=lambda scores, query, value, width: scores / math.sqrt(value.shape[-1]),
+)
+task.fault(
+    "D-SCALE-TIMES", scale=lambda scores, query, value, width: scores * math.sqrt(query.shape[-1])
+)
 task.fault("D-NO-SOFTMAX", share=as_is, hide=lambda scores, mask, real: scores * mask)
 task.fault("D-DETACHED-WEIGHTS", share=lambda scores: scores.softmax(-1).detach())
 task.fault(

@@ -145,6 +145,10 @@ class Copying:
         return self.result(self.above(λ, table) / self.below(λ, table))
 
 
+def larger_than_noise(λ):
+    return λ[λ.abs() > 1e-9 * λ.abs().max()]
+
+
 task.spelling(table=lambda W_OV, W_E, W_U: W_OV @ W_U @ W_E)
 task.fault(
     "I-SINGULAR-VALUES",
@@ -163,13 +167,21 @@ task.fault(
 task.fault("I-SUM-OVER-ITSELF", below=lambda λ, table: λ.sum().abs())
 task.fault(
     "I-SIGNS",
-    above=lambda λ, table: λ.real.sign().sum(),
-    below=(lambda λ, table: len(λ), ...),
+    above=(
+        lambda λ, table: λ.real.sign().sum(),
+        lambda λ, table: λ.real.sign().sum(),
+        lambda λ, table: larger_than_noise(λ).real.sign().sum(),
+    ),
+    below=(lambda λ, table: len(λ), ..., lambda λ, table: len(larger_than_noise(λ))),
 )
 task.fault(
     "I-COUNTED",
-    above=lambda λ, table: (λ.real > 0).sum().double(),
-    below=(lambda λ, table: len(λ), ...),
+    above=(
+        lambda λ, table: (λ.real > 0).sum().double(),
+        lambda λ, table: (λ.real > 0).sum().double(),
+        lambda λ, table: (larger_than_noise(λ).real > 0).sum().double(),
+    ),
+    below=(lambda λ, table: len(λ), ..., lambda λ, table: len(larger_than_noise(λ))),
 )
 task.fault("I-POSITIVE-ONLY", above=lambda λ, table: λ.real.clamp(min=0).sum())
 task.fault(
@@ -235,10 +247,6 @@ task.fault(
     above=(lambda λ, table: (λ.real * λ.abs()).sum(), ...),
     below=lambda λ, table: λ.abs().square().sum(),
 )
-
-
-def larger_than_noise(λ):
-    return λ[λ.abs() > 1e-9 * λ.abs().max()]
 
 
 task.fault(

@@ -460,7 +460,9 @@ lowprec = task.fault(
         lambda places, speeds: Rotate.turn(places, speeds).half().double(),
         lambda places, speeds: Rotate.turn(places.bfloat16().double(), speeds),
         lambda places, speeds: Rotate.turn(places.half(), speeds.half()).double(),
+        ...,
     ),
+    places=(..., ..., ..., lambda positions, x: positions.to(x.dtype).double()),
 )
 
 
