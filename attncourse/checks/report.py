@@ -226,10 +226,16 @@ def _line(value: object, digits: int) -> str:
     text = str(value)
     if len(text) <= MOST_LETTERS or isinstance(value, str):
         return text
+    if isinstance(value, list | tuple) and len(value) <= MOST_NUMBERS and all(map(_is_real, value)):
+        return " ; ".join(_number(each, digits) for each in value)
     if type(value) is dict:
         names = ", ".join(map(str, value))
         return f"a dict of {names if len(value) <= MOST_NAMES else f'{len(value):,}'}"
     return describe(value)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _is_plain(value: object) -> bool:

@@ -14,8 +14,8 @@ def sentences(rng, b, n, d, make=normal, **options):
     return {
         "inputs": make(rng, b, n, d, **options),
         "state": make(rng, b, d, **options),
-        "w_inputs": make(rng, d, d, **weights),
-        "w_state": make(rng, d, d, **weights),
+        "w_inputs": make(rng, d, d, **weights) / 2,
+        "w_state": make(rng, d, d, **weights) / 2,
     }
 
 
@@ -49,7 +49,7 @@ def a_cell(b, w_inputs, w_state, seen=None):
                 )
         if seen is not None:
             seen.append(inputs.detach().clone())
-        return torch.tanh(inputs @ w_inputs / 2 + state @ w_state / 2)
+        return torch.tanh(inputs @ w_inputs + state @ w_state)
 
     return cell
 

@@ -95,7 +95,6 @@ def a_head_may_have_any_width(answer, rng):
 
 @task.check(1, "GPT-3 is counted to the last parameter")
 def gpt_3_is_counted_to_the_last_parameter(answer):
-    answer.matches(LARGE_AND_ODD)
     got = answer(GPT_3)
     if got != 57_982_058_496:
         raise Failure(
@@ -104,6 +103,7 @@ def gpt_3_is_counted_to_the_last_parameter(answer):
             57_982_058_496,
             got,
         )
+    answer.matches(LARGE_AND_ODD)
 
 
 # --- the reference in steps ---------------------------------------------------------------------
