@@ -78,11 +78,11 @@ def test_address_and_titles_in_the_package_are_those_of_the_book():
     assert kept == found, "run `make exercises` and commit"
 
 
-def test_every_section_that_a_task_or_a_fault_names_is_on_its_page():
+def test_every_section_that_a_task_or_a_fault_names_has_a_title_on_its_page():
     for task in registry.all_tasks().values():
         text = (ROOT / f"{task.page}.md").read_text("utf-8")
         for section in {task.section, *(fault.section for fault in task.faults.values())}:
-            assert f"\n({section})=\n" in text, f"{task.name}: {section}"
+            assert re.search(rf"^\({section}\)=\n+#+ ", text, re.M), f"{task.name}: {section}"
 
 
 def test_a_title_is_plain_text():
@@ -156,8 +156,8 @@ def test_a_terminal_leads_there_too_published_or_built(report, built):
 
 def test_a_section_without_a_title_is_called_by_its_place():
     chapter = registry.find("merge").home
-    assert pages.title(chapter, "nothing-seen") == "lab 6, nothing seen"
-    assert pages.words(chapter, "nothing-seen") == "lab 6, nothing seen"
+    assert pages.title(chapter, "no-such-place") == "lab 6, no such place"
+    assert pages.words(chapter, "no-such-place") == "lab 6, no such place"
 
 
 def test_an_outside_task_has_its_own_address_or_no_link(built):
