@@ -24,7 +24,7 @@ import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, fingerprint, generic, inputs, merge, registry
+from attncourse.checks import compositions, examples, fingerprint, generic, inputs, merge, registry
 from attncourse.checks.compositions import Explanation, Part
 from attncourse.checks.compositions import Key as Row
 from attncourse.checks.fingerprint import (
@@ -132,6 +132,9 @@ class _Codes:
 # --- a table ------------------------------------------------------------------------------------
 
 
+Shown = tuple[str, str, str]  # PROBE and a key of it; SMALL, a place, an output; MAP, a place, ""
+PROBE, SMALL, MAP = "probe", "small", "map"
+
 NOBODY = 0xFFFF  # in place of a second fault
 
 
@@ -172,7 +175,7 @@ class Table:
     columns: np.ndarray  # which columns are kept for two
     rows_of_two: Rows
     two: np.ndarray  # (explanations columns) with two faults, and generic ones alone
-    shown: dict[Key, object]  # pieces of the reference; none if they are no tensors
+    shown: dict[Shown, object]  # by the reference, of which it need not be asked then
 
     def _fits(self, found: Evidence, codes: np.ndarray, columns) -> np.ndarray:
         """(explanations pieces) True where it shows what the answer shows."""
@@ -442,9 +445,22 @@ def build(task: Task) -> Table:
     rows = [each.key for each in alone]
     columns = np.array(columns, dtype=int)
     both = Rows.of(rows_of_two)
-    shown = {key: value for key, value in reference.pieces.items() if key[0] != TRAITS}
-    shown = shown if all(map(_is_plain, shown.values())) else {}
-    return Table(task, keys, signs, first, Rows.of(rows), one, columns, both, two, shown)
+    return Table(task, keys, signs, first, Rows.of(rows), one, columns, both, two, shown_by(task))
+
+
+def shown_by(task: Task) -> dict[Shown, object]:
+    """What its reference shows on probes, small inputs and maps; nothing if that is no tensors."""
+    pieces = fingerprint.of_reference(task).everything().pieces
+    found = {(PROBE, *key): value for key, value in pieces.items() if key[0] != TRAITS}
+    for place in range(len(examples.small(task))):
+        values = examples.of_small(task, place)
+        found |= {
+            (SMALL, f"{place}", name): x for name, x in zip(outputs(task), values, strict=True)
+        }
+    for place in range(len(examples.maps(task)) if task.maps else 0):
+        found[MAP, f"{place}", ""] = examples.of_map(task, place)
+    are_tensors = isinstance(task.returns, tuple) and all(map(_is_plain, found.values()))
+    return found if are_tensors else {}
 
 
 def _progress(explanations, task: Task):
@@ -538,7 +554,7 @@ def _is_plain(piece: object) -> bool:
     return isinstance(value, Tensor | str | bool)
 
 
-def _written(pieces: dict[Key, object]) -> tuple[list[str], bytes]:
+def _written(pieces: dict[Shown, object]) -> tuple[list[str], bytes]:
     """Pieces as lines and the bytes of all their numbers, to the last digit."""
     lines, numbers = [], []
     for key, piece in pieces.items():
@@ -552,17 +568,17 @@ def _written(pieces: dict[Key, object]) -> tuple[list[str], bytes]:
     return lines, b"".join(numbers)
 
 
-def _read(lines: list[str], numbers: np.ndarray) -> dict[Key, object]:
+def _read(lines: list[str], numbers: np.ndarray) -> dict[Shown, object]:
     """What `_written` wrote."""
     pieces, start = {}, 0
-    for probe, part, floor, value in map(json.loads, filter(None, lines)):
+    for *key, floor, value in map(json.loads, filter(None, lines)):
         if isinstance(value, list):
             kind, *shape = value
             dtype = getattr(torch, kind)
             end = start + dtype.itemsize * math.prod(shape)
             flat = torch.from_numpy(numbers[start:end].copy())
             start, value = end, flat.view(dtype).reshape(shape)
-        pieces[probe, part] = value if floor is None else Gradient(value, floor)
+        pieces[tuple(key)] = value if floor is None else Gradient(value, floor)
     return pieces
 
 
@@ -582,33 +598,50 @@ def is_current(task: Task) -> bool:
 def load(task: Task) -> Table | None:
     """The table of a task; None if there is none, or it is out of date or damaged."""
     with contextlib.suppress(DAMAGED):
-        table = _loaded(task) if is_current(task) else None
-        if table:
-            _know(fingerprint.of_reference(task), table)
+        if not is_current(task):
+            return None
+        table, reference = _loaded(task), fingerprint.of_reference(task)
+        if traits := table._traits(table.reference):
+            reference.know(TRAITS, traits)
+        if not _is_shown_here(table):
+            return replace(table, shown={})
+        for probe in fingerprint.probes(task):
+            reference.know(probe, _on(table, probe))
         return table
     return None
 
 
-def _know(reference: Fingerprint, table: Table) -> None:
-    """What the table holds of the reference: to look at it takes up to a fifth of a first check.
+def _on(table: Table, probe: str) -> dict[Key, object]:
+    return {key[1:]: piece for key, piece in table.shown.items() if key[:2] == (PROBE, probe)}
 
-    Numbers count if they are those of this machine on the first probe.
-    """
-    if traits := table._traits(table.reference):
-        reference.know(TRAITS, traits)
-    by_probe: dict[str, dict] = defaultdict(dict)
-    for key, value in table.shown.items():
-        by_probe[key[0]][key] = value
-    every = fingerprint.probes(table.task)
-    if by_probe.keys() != every.keys():
-        return
-    first = next(iter(every))
-    here, there, near = reference.on(first), by_probe[first], tolerance(table.task)
-    if here.keys() == there.keys() and all(
+
+def _is_shown_here(table: Table) -> bool:
+    """Whether the reference shows on the first probe what the table says, with this torch, too."""
+    first = next(iter(fingerprint.probes(table.task)))
+    here, there = fingerprint.of_reference(table.task).on(first), _on(table, first)
+    near = tolerance(table.task)
+    return here.keys() == there.keys() and all(
         fingerprint.agree(here[key], there[key], near) for key in here
-    ):
-        for probe, pieces in by_probe.items():
-            reference.know(probe, pieces)
+    )
+
+
+def of_small(task: Task, place: int) -> tuple:
+    """What the small inputs at a place ask for."""
+    shown, names = _shown(task), [(SMALL, f"{place}", name) for name in outputs(task)]
+    if names[0] in shown:
+        return tuple(shown[name] for name in names)
+    return examples.of_small(task, place)
+
+
+def of_map(task: Task, place: int) -> Tensor:
+    """The dependency map that is right."""
+    known = _shown(task).get((MAP, f"{place}", ""))
+    return examples.of_map(task, place) if known is None else known
+
+
+def _shown(task: Task) -> dict[Shown, object]:
+    table = load(task)
+    return table.shown if table else {}
 
 
 def _loaded(task: Task) -> Table:
