@@ -170,6 +170,29 @@ def test_a_table_of_fingerprints_is_current(task):
     assert tables.is_current(about) == wanted, "run `make fingerprints` and commit"
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_table_knows_of_the_reference_is_what_the_reference_shows(task):
+    about = registry.find(task)
+    known = tables._shown(about)
+    shown = tables.shown_by(about) if known else {}
+    assert known.keys() == shown.keys()
+    for key, piece in known.items():
+        assert fingerprint.agree(piece, shown[key], fingerprint.tolerance(about)), key
+
+
+def test_of_a_reference_that_shows_something_else_here_a_table_knows_nothing(monkeypatch):
+    about = registry.find("ablated")
+    assert tables._shown(about)
+    right = fingerprint.of_reference(about).on("silent")
+    elsewhere = {key: 1.5 * x if key[1] in about.returns else x for key, x in right.items()}
+    monkeypatch.setattr(fingerprint.Fingerprint, "on", lambda self, probe: elsewhere)
+    tables.load.cache_clear()
+    try:
+        assert not tables.load(about).shown
+    finally:
+        tables.load.cache_clear()
+
+
 # Each of these processes has loaded torch, and no task but those that it looks at.
 CURRENT = """
 import os, sys

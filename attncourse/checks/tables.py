@@ -450,7 +450,7 @@ def build(task: Task) -> Table:
 
 def shown_by(task: Task) -> dict[Shown, object]:
     """What its reference shows on probes, small inputs and maps; nothing if that is no tensors."""
-    pieces = fingerprint.of_reference(task).everything().pieces
+    pieces = Fingerprint(task, task.reference).everything().pieces  # not what a table knows
     found = {(PROBE, *key): value for key, value in pieces.items() if key[0] != TRAITS}
     for place in range(len(examples.small(task))):
         values = examples.of_small(task, place)
