@@ -3,8 +3,10 @@
 A task has some hundred explanations with one fault and some thousand with two; to look at all of
 them takes seconds to minutes, and a student waits. Few of them differ in any one piece, so a table
 holds a short code for each, by what the explanation is: ids of faults, numbers of form and
-spelling. It only says which explanations are worth a closer look: those are looked at afresh. A
-table counts as long as its task and the code that makes explanations stay as they are.
+spelling. It only says which explanations are worth a closer look: those are looked at afresh. Of
+the reference it holds every number, where all are tensors: to compute them takes up to a fifth of a
+first check. A table counts as long as its task and the code that makes explanations stay as they
+are.
 
     make fingerprints
 """
