@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, explain, prose, tables
+from attncourse.checks import compositions, examples, explain, prose, tables
 from attncourse.checks.answer import OTHERWISE, Failure, Inputs, Unanswered, unpack
 from attncourse.checks.fingerprint import (
     FAILED,
@@ -168,21 +168,10 @@ OVERLOADS = ("default", "opset23")
 # --- evidence -----------------------------------------------------------------------------------
 
 
-@functools.cache
-def _small(task: Task) -> tuple[Inputs, ...]:
-    return tuple(task.small(torch.Generator().manual_seed(0)))
-
-
-@functools.cache
-def _expected(task: Task, place: int) -> tuple:
-    """What the small inputs at a place ask for."""
-    return unpack(task, task.observe(task.reference, _small(task)[place]))
-
-
 def smallest_failure(task: Task, answer: Callable) -> Example | None:
     names = outputs(task)
-    for place, inputs in enumerate(_small(task)):
-        expected = _expected(task, place)
+    for place, inputs in enumerate(examples.small(task)):
+        expected = tables.of_small(task, place)
         try:
             got = unpack(task, task.observe(answer, inputs))
         except Failure as failure:
@@ -271,67 +260,13 @@ def _differing(ours: object, theirs: object, near: float) -> tuple[object, objec
     return {key: ours[key] for key in off}, {key: theirs[key] for key in off}
 
 
-def _positions(task: Task, tensor: Tensor) -> Tensor:
-    """(positions features)"""
-    features = task.features if tensor.is_floating_point() else 0  # an id is a position
-    shape = tensor.shape[: tensor.ndim - features]
-    return tensor.reshape(shape.numel(), -1)
-
-
-def _moves(task: Task, inputs: Inputs, moved: tuple[str, ...]) -> list[Inputs]:
-    """Inputs in which one position after another is changed."""
-    fresh, moves = torch.Generator().manual_seed(1), []
-    for position in range(len(_positions(task, inputs[moved[0]]))):
-        changed = dict(inputs)
-        for name in moved:
-            changed[name] = inputs[name].clone()
-            row = _positions(task, changed[name])[position]
-            noise = torch.randn(row.shape, generator=fresh, device="cpu")
-            row += noise + 1 if row.is_floating_point() else 1  # an id: another one
-        moves.append(changed)
-    return moves
-
-
-def _dependencies(
-    task: Task, answer: Callable, inputs: Inputs, moves: list[Inputs]
-) -> Tensor | None:
-    """(outputs inputs), True where changing an input position changes an output position."""
-
-    def outputs(inputs: Inputs) -> Tensor:
-        return _positions(task, unpack(task, task.observe(answer, inputs))[0])
-
-    try:
-        before = outputs(inputs)
-        columns = [
-            ~torch.isclose(before, outputs(each), rtol=1e-4, atol=1e-6, equal_nan=True).all(-1)
-            for each in moves
-        ]
-    except (Failure, RuntimeError, IndexError, TypeError):
-        return None
-    return torch.stack(columns, dim=-1)
-
-
-@functools.cache
-def _maps(task: Task) -> tuple[tuple[str, str, Inputs, list[Inputs]], ...]:
-    """Of each map: its title, what is moved, inputs before and after every move."""
-    return tuple(
-        (title, " and ".join(moved), inputs, _moves(task, inputs, moved))
-        for title, inputs, moved in task.maps(torch.Generator().manual_seed(0))
-    )
-
-
-@functools.cache
-def _expected_map(task: Task, place: int) -> Tensor:
-    return _dependencies(task, task.reference, *_maps(task)[place][2:])
-
-
 def dependencies_of(task: Task, answer: Callable) -> DependencyMap | None:
     if task.maps is None:
         return None
     shown = None
-    for place, (title, moved, inputs, moves) in enumerate(_maps(task)):
-        expected = _expected_map(task, place)
-        got = _dependencies(task, answer, inputs, moves)
+    for place, (title, moved, inputs, moves) in enumerate(examples.maps(task)):
+        expected = tables.of_map(task, place)
+        got = examples.dependencies(task, answer, inputs, moves)
         if got is not None and got.shape != expected.shape:
             got = None  # its rows are other outputs
         found = DependencyMap(title, moved, expected, got)

@@ -3,8 +3,10 @@
 A task has some hundred explanations with one fault and some thousand with two; to look at all of
 them takes seconds to minutes, and a student waits. Few of them differ in any one piece, so a table
 holds a short code for each, by what the explanation is: ids of faults, numbers of form and
-spelling. It only says which explanations are worth a closer look: those are looked at afresh. A
-table counts as long as its task and the code that makes explanations stay as they are.
+spelling. It only says which explanations are worth a closer look: those are looked at afresh. Of
+the reference it holds every number, where all are tensors: to compute them takes up to a fifth of a
+first check. A table counts as long as its task and the code that makes explanations stay as they
+are.
 
     make fingerprints
 """
@@ -16,6 +18,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import json
 import math
 import re
 import signal
@@ -23,7 +26,7 @@ import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -33,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attncourse.checks import compositions, fingerprint, generic, inputs, merge, registry
+from attncourse.checks import compositions, examples, fingerprint, generic, inputs, merge, registry
 from attncourse.checks.compositions import Explanation, Part
 from attncourse.checks.compositions import Key as Row
 from attncourse.checks.fingerprint import (
@@ -131,6 +134,9 @@ class _Codes:
 # --- a table ------------------------------------------------------------------------------------
 
 
+Shown = tuple[str, str, str]  # PROBE and a key of it; SMALL, a place, an output; MAP, a place, ""
+PROBE, SMALL, MAP = "probe", "small", "map"
+
 NOBODY = 0xFFFF  # in place of a second fault
 
 
@@ -171,6 +177,7 @@ class Table:
     columns: np.ndarray  # which columns are kept for two
     rows_of_two: Rows
     two: np.ndarray  # (explanations columns) with two faults, and generic ones alone
+    shown: dict[Shown, object]  # by the reference, of which it need not be asked then
 
     def _fits(self, found: Evidence, codes: np.ndarray, columns) -> np.ndarray:
         """(explanations pieces) True where it shows what the answer shows."""
@@ -440,7 +447,22 @@ def build(task: Task) -> Table:
     rows = [each.key for each in alone]
     columns = np.array(columns, dtype=int)
     both = Rows.of(rows_of_two)
-    return Table(task, keys, signs, first, Rows.of(rows), one, columns, both, two)
+    return Table(task, keys, signs, first, Rows.of(rows), one, columns, both, two, shown_by(task))
+
+
+def shown_by(task: Task) -> dict[Shown, object]:
+    """What its reference shows on probes, small inputs and maps; nothing if that is no tensors."""
+    pieces = Fingerprint(task, task.reference).everything().pieces  # not what a table knows
+    found = {(PROBE, *key): value for key, value in pieces.items() if key[0] != TRAITS}
+    for place in range(len(examples.small(task))):
+        values = examples.of_small(task, place)
+        found |= {
+            (SMALL, f"{place}", name): x for name, x in zip(outputs(task), values, strict=True)
+        }
+    for place in range(len(examples.maps(task)) if task.maps else 0):
+        found[MAP, f"{place}", ""] = examples.of_map(task, place)
+    are_tensors = isinstance(task.returns, tuple) and all(map(_is_plain, found.values()))
+    return found if are_tensors else {}
 
 
 def _progress(explanations, task: Task):
@@ -490,6 +512,7 @@ def path_of(task: Task) -> Path:
 
 def save(table: Table) -> None:
     FOLDER.mkdir(exist_ok=True)
+    pieces, numbers = _written(table.shown)
     lengths = [len(signs) for signs in table.signs]
     beside = path_of(table.task).with_suffix(".new.npz")  # nobody reads half of one
     np.savez_compressed(
@@ -506,6 +529,8 @@ def save(table: Table) -> None:
         names_of_two=_packed(table.rows_of_two.names),
         rows_of_two=table.rows_of_two.numbers,
         two=table.two,
+        shown=_packed(pieces),
+        shown_numbers=np.frombuffer(numbers, dtype=np.uint8),
     )
     beside.replace(path_of(table.task))
 
@@ -526,6 +551,39 @@ def _unpacked(data: np.ndarray) -> list[str]:
     return data.tobytes().decode().split("\n")
 
 
+def _is_plain(piece: object) -> bool:
+    value = piece.value if isinstance(piece, Gradient) else piece
+    return isinstance(value, Tensor | str | bool)
+
+
+def _written(pieces: dict[Shown, object]) -> tuple[list[str], bytes]:
+    """Pieces as lines and the bytes of all their numbers, to the last digit."""
+    lines, numbers = [], []
+    for key, piece in pieces.items():
+        floor = piece.floor if isinstance(piece, Gradient) else None
+        value = piece.value if isinstance(piece, Gradient) else piece
+        if isinstance(value, Tensor):
+            flat = value.detach().contiguous().reshape(-1)
+            numbers.append(flat.view(torch.uint8).numpy().tobytes())
+            value = [str(value.dtype).removeprefix("torch."), *value.shape]
+        lines.append(json.dumps([*key, floor, value]))
+    return lines, b"".join(numbers)
+
+
+def _read(lines: list[str], numbers: np.ndarray) -> dict[Shown, object]:
+    """What `_written` wrote."""
+    pieces, start = {}, 0
+    for *key, floor, value in map(json.loads, filter(None, lines)):
+        if isinstance(value, list):
+            kind, *shape = value
+            dtype = getattr(torch, kind)
+            end = start + dtype.itemsize * math.prod(shape)
+            flat = torch.from_numpy(numbers[start:end].copy())
+            start, value = end, flat.view(dtype).reshape(shape)
+        pieces[tuple(key)] = value if floor is None else Gradient(value, floor)
+    return pieces
+
+
 DAMAGED = OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error
 
 
@@ -542,11 +600,50 @@ def is_current(task: Task) -> bool:
 def load(task: Task) -> Table | None:
     """The table of a task; None if there is none, or it is out of date or damaged."""
     with contextlib.suppress(DAMAGED):
-        table = _loaded(task) if is_current(task) else None
-        if traits := table and table._traits(table.reference):
-            fingerprint.of_reference(task).know(TRAITS, traits)
+        if not is_current(task):
+            return None
+        table, reference = _loaded(task), fingerprint.of_reference(task)
+        if traits := table._traits(table.reference):
+            reference.know(TRAITS, traits)
+        if not _is_shown_here(table):
+            return replace(table, shown={})
+        for probe in fingerprint.probes(task):
+            reference.know(probe, _on(table, probe))
         return table
     return None
+
+
+def _on(table: Table, probe: str) -> dict[Key, object]:
+    return {key[1:]: piece for key, piece in table.shown.items() if key[:2] == (PROBE, probe)}
+
+
+def _is_shown_here(table: Table) -> bool:
+    """Whether the reference shows on the first probe what the table says, with this torch, too."""
+    first = next(iter(fingerprint.probes(table.task)))
+    here, there = fingerprint.of_reference(table.task).on(first), _on(table, first)
+    near = tolerance(table.task)
+    return here.keys() == there.keys() and all(
+        fingerprint.agree(here[key], there[key], near) for key in here
+    )
+
+
+def of_small(task: Task, place: int) -> tuple:
+    """What the small inputs at a place ask for."""
+    shown, names = _shown(task), [(SMALL, f"{place}", name) for name in outputs(task)]
+    if names[0] in shown:
+        return tuple(shown[name] for name in names)
+    return examples.of_small(task, place)
+
+
+def of_map(task: Task, place: int) -> Tensor:
+    """The dependency map that is right."""
+    known = _shown(task).get((MAP, f"{place}", ""))
+    return examples.of_map(task, place) if known is None else known
+
+
+def _shown(task: Task) -> dict[Shown, object]:
+    table = load(task)
+    return table.shown if table else {}
 
 
 def _loaded(task: Task) -> Table:
@@ -563,6 +660,7 @@ def _loaded(task: Task) -> Table:
             data["columns"],
             Rows(_unpacked(data["names_of_two"]), data["rows_of_two"]),
             data["two"],
+            _read(_unpacked(data["shown"]), data["shown_numbers"]) if "shown" in data else {},
         )
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from attncourse import extras
-from attncourse.lab.virtual_gpu import EndlessLoop, Hardware, VirtualGPU
+from attncourse.lab.virtual_gpu import EndlessLoop, Hardware, Place, VirtualGPU
 
 
 class Scenario(NamedTuple):
@@ -91,23 +91,34 @@ def try_out(timer: Callable, scenario: str, seed: int = 0) -> Outcome:
     """
     if scenario not in SCENARIOS:
         raise ValueError(f"no scenario {scenario!r}; there are {', '.join(SCENARIOS)}")
+    return _outcome(timer, scenario, seed, [])
+
+
+def _outcome(timer: Callable, scenario: str, seed: int, places: list[Place]) -> Outcome:
+    """The same; `places` as of a `VirtualGPU`."""
     hidden = _draw(scenario, seed)
     kernel = hidden.pop("kernel")
     hardware = Hardware(**hidden)
-    worst, _ = _measured(timer, hardware, kernel, seed)
+    worst, _ = _measured(timer, hardware, kernel, seed, places)
     if hardware.outlier != 1 and worst.error is None:
         # Whoever trusts a single sample may be lucky with one call in six: disturb the last.
-        undisturbed, calls = _measured(timer, replace(hardware, outlier=1.0), kernel, seed)
-        last, _ = _measured(timer, hardware, kernel, seed, only=calls - 1)
+        calm = replace(hardware, outlier=1.0)
+        undisturbed, calls = _measured(timer, calm, kernel, seed, places)
+        last, _ = _measured(timer, hardware, kernel, seed, places, only=calls - 1)
         worst = max(worst, undisturbed, last, key=_how_far_off)
     return worst
 
 
 def _measured(
-    timer: Callable, hardware: Hardware, kernel: float, seed: int, only: int | None = None
+    timer: Callable,
+    hardware: Hardware,
+    kernel: float,
+    seed: int,
+    places: list[Place],
+    only: int | None = None,
 ) -> tuple[Outcome, int]:
     """What a timer says of a kernel of `kernel` seconds, and how often it called it."""
-    gpu = VirtualGPU(hardware, timer, seed, only)
+    gpu = VirtualGPU(hardware, timer, seed, only, places)
     try:
         with gpu:
             result = timer(gpu.kernel(kernel), gpu.flush)
@@ -178,8 +189,9 @@ def panel(timer: Callable, seed: int = 0) -> dict[str, float | str]:
         scenario -> measured / true, or a sentence. `accepts` says whether that is near enough.
     """
     values: dict[str, float | str] = {}
+    places: list[Place] = []
     for scenario in SCENARIOS:
-        outcome = try_out(timer, scenario, seed)
+        outcome = _outcome(timer, scenario, seed, places)
         values[scenario] = outcome.error or outcome.ratio
         if outcome.error and outcome.error.startswith(EndlessLoop.__name__):
             return dict.fromkeys(SCENARIOS, outcome.error) | values  # the others would wait, too

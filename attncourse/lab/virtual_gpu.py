@@ -9,6 +9,7 @@ an ordinary timer, written for torch, can be graded on any computer, exactly and
 import functools
 import itertools
 import math
+import operator
 import random
 import sys
 import threading
@@ -87,6 +88,8 @@ class VirtualGPU:
             closure, become virtual, too.
         seed: of the noise.
         only: if given, this call alone (from 0) is an outlier, and not one in six.
+        places: shared by all that are for one timer. The first of them writes down where the timer
+            knows clocks: to look for that takes half of the time.
 
     Example:
         with VirtualGPU() as gpu:
@@ -103,6 +106,7 @@ class VirtualGPU:
         timer: Callable | None = None,
         seed: int = 0,
         only: int | None = None,
+        places: "list[Place] | None" = None,
     ):
         self.hardware = hardware
         self.host = 1000.0  # seconds; where the host is
@@ -116,6 +120,7 @@ class VirtualGPU:
         self._random = random.Random(f"noise {seed}")
         self._queue: deque[float] = deque()  # when each kernel in it will be done
         self._cache_is_hot = False
+        self._places: list[Place] = [] if places is None else places
         self._thread: int | None = None  # of the timer; None outside the context
         self._undo = ExitStack()
 
@@ -270,16 +275,16 @@ class VirtualGPU:
         functions = [*self._clocks(), *self._torch()]
         virtual = {id(real): self._for_this_thread(real, fake) for real, fake in functions}
         virtual |= {id(real): fake for real, fake in _event_classes(self)}
-        places = []
-        for module in (time, torch, torch.cuda, torch.accelerator):
-            places += _names(vars(module), virtual)
-        # `timeit` keeps the clock as a default value; a notebook is the module `__main__`.
-        notebook, caller = vars(sys.modules["__main__"]), sys._getframe(1).f_globals
-        places += _places([vars(timeit), notebook, caller, self._timer], virtual)
+        if not self._places:
+            for module in (time, torch, torch.cuda, torch.accelerator):
+                self._places += _names(vars(module), virtual)
+            # `timeit` keeps the clock as a default value; a notebook is the module `__main__`.
+            notebook, caller = vars(sys.modules["__main__"]), sys._getframe(1).f_globals
+            self._places += _places([vars(timeit), notebook, caller, self._timer], virtual)
         with ExitStack() as undo:
-            for put, real, fake in places:
+            for put, real, becomes in self._places:
                 undo.callback(put, real)
-                put(fake)
+                put(becomes(virtual))
             undo.enter_context(_Memory(self))
             self._undo = undo.pop_all()
         self._thread = threading.get_ident()
@@ -397,17 +402,23 @@ def _means_cuda(argument: object) -> bool:
     return isinstance(argument, torch.device) and argument.type == "cuda"
 
 
-Place = tuple[Callable[[object], None], object, object]  # how to put a thing there, old, new
+Virtual = dict[int, object]  # what stands for a thing, by the thing's `id`
+# How to put a thing there, what is there, and what that becomes.
+Place = tuple[Callable[[object], None], object, Callable[[Virtual], object]]
 
 
-def _names(namespace: dict[str, object], virtual: dict[int, object]) -> Iterator[Place]:
+def _as_it_is(thing: object) -> Callable[[Virtual], object]:
+    return operator.itemgetter(id(thing))
+
+
+def _names(namespace: dict[str, object], virtual: Virtual) -> Iterator[Place]:
     """Where a namespace keeps a clock under any name."""
     kept = map(virtual.__contains__, map(id, namespace.values()))  # torch has two thousand names
     for name, value in itertools.compress(namespace.items(), kept):
-        yield functools.partial(namespace.__setitem__, name), value, virtual[id(value)]
+        yield functools.partial(namespace.__setitem__, name), value, _as_it_is(value)
 
 
-def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:
+def _places(roots: list[object], virtual: Virtual) -> Iterator[Place]:
     """Where code keeps a clock of its own: names in its module, default values, closures.
 
     Follows functions to their module, and a module to what is defined there.
@@ -425,8 +436,8 @@ def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:
         elif isinstance(thing, FunctionType):
             defaults = thing.__defaults__ or ()
             if any(id(each) in virtual for each in defaults):
-                new = tuple(virtual.get(id(each), each) for each in defaults)
-                yield functools.partial(setattr, thing, "__defaults__"), defaults, new
+                put = functools.partial(setattr, thing, "__defaults__")
+                yield put, defaults, functools.partial(_in_defaults, defaults)
             todo += [thing.__kwdefaults__, *defaults]
             if not _is_standard(thing):
                 todo.append(thing.__globals__)
@@ -437,7 +448,7 @@ def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:
                     continue
                 if id(value) in virtual:
                     put = functools.partial(setattr, cell, "cell_contents")
-                    yield put, value, virtual[id(value)]
+                    yield put, value, _as_it_is(value)
                 todo.append(value)
         elif isinstance(thing, type):
             if _is_standard(thing):
@@ -445,7 +456,7 @@ def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:
             for name, value in vars(thing).items():
                 if id(value) in virtual:  # static: a function of Python would be given `self`
                     put = functools.partial(setattr, thing, name)
-                    yield put, value, staticmethod(virtual[id(value)])
+                    yield put, value, functools.partial(_static, value)
                 todo.append(getattr(value, "__func__", value))
         elif isinstance(thing, MethodType):
             todo += [thing.__func__, thing.__self__]
@@ -453,6 +464,14 @@ def _places(roots: list[object], virtual: dict[int, object]) -> Iterator[Place]:
             todo += [thing.func, thing.keywords, *thing.args, *thing.keywords.values()]
         elif isinstance(getattr(thing, "__dict__", None), dict):
             todo += [vars(thing), type(thing)]
+
+
+def _in_defaults(defaults: tuple, virtual: Virtual) -> tuple:
+    return tuple(virtual.get(id(each), each) for each in defaults)
+
+
+def _static(thing: object, virtual: Virtual) -> staticmethod:
+    return staticmethod(virtual[id(thing)])
 
 
 def _is_standard(thing: FunctionType | type) -> bool:
