@@ -1,6 +1,5 @@
 """The judge's promises: right answers pass, wrong ones fail and are named, nothing breaks it."""
 
-import copy
 import csv
 import dataclasses
 import functools
@@ -39,7 +38,6 @@ from corpus.answers import (
 from corpus.correct import CORRECT
 from corpus.correct.scaled_dot_product import ATTENTION
 from corpus.odd import odd_answers
-from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attncourse import checks, lab
@@ -66,7 +64,6 @@ from attncourse.checks.statements import AXES, CONDITIONS
 from attncourse.checks.task import answer_of, compose
 from attncourse.lab import lab5_decode_bandwidth as lab5
 from attncourse.markup import with_code
-from attncourse.tasks import looking_inside
 
 TASKS = list(correct.TASKS)
 SDPA = "scaled_dot_product_attention"
@@ -1678,32 +1675,3 @@ def test_who_waits_for_a_check_is_told(monkeypatch, capsys, waits):
     assert ("Checking `softmax` …" in said) == waits
     assert ("slow, and need not be wrong" in said) == waits
     assert "attend" not in said
-
-
-def _parts_of(model):
-    """What a copy has to have of a model: of each part and parameter all that it knows."""
-    for name, part in model.named_modules(remove_duplicate=False):
-        parameters = {
-            name: each is not None and (each.requires_grad, each.tolist())
-            for name, each in part._parameters.items()
-        }
-        others = {k: v for k, v in vars(part).items() if k not in ("_parameters", "_modules")}
-        yield name, type(part), list(vars(part)), parameters, [*part._modules], others
-
-
-def test_a_model_that_a_task_gives_is_copied_as_ever():
-    model = looking_inside.model_of(looking_inside.model_numbers(torch.Generator().manual_seed(0)))
-    model.eval().layers[1].train()
-    model.output.weight.requires_grad_(False)
-    model.layers[0].attention.out_proj.register_forward_pre_hook(len)
-    model.twice, model.own = model.layers[0], nn.Bilinear(2, 2, 2)
-    quick, dispatch = copy.deepcopy(model), copy._deepcopy_dispatch
-    known = dispatch.pop(type(model))
-    try:
-        slow = copy.deepcopy(model)
-    finally:
-        dispatch[type(model)] = known
-    assert repr([*_parts_of(quick)]) == repr([*_parts_of(slow)]) == repr([*_parts_of(model)])
-    assert quick.twice is quick.layers[0] is not model.layers[0]
-    ours = {parameter.data_ptr() for parameter in model.parameters()}
-    assert ours.isdisjoint(parameter.data_ptr() for parameter in quick.parameters())

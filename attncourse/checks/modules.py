@@ -1,7 +1,5 @@
 """Answers that are modules: how a check gives them weights, and looks at them from outside."""
 
-import copy
-from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
@@ -101,34 +99,3 @@ def disturbed(before: list[str], after: list[str]) -> str:
         if one != two:
             return WHAT_STANDS[one.split(":")[0]]
     return ""
-
-
-def copied_quickly(cls: type[nn.Module]) -> None:
-    """From now on `copy.deepcopy` makes the same copy of such a module in a third of the time.
-
-    A module keeps ten tables of hooks, nearly all of them empty; each takes as long to copy as its
-    numbers. For modules that a task gives, of which answers make copies in each call.
-    """
-    # Not a method of the class: what a student looks at stays as it is.
-    getattr(copy, "_deepcopy_dispatch", {})[cls] = _copy
-
-
-def _copy(module: nn.Module, memo: dict) -> nn.Module:
-    memo[id(module)] = made = object.__new__(type(module))
-    for name, value in vars(module).items():
-        if name == "_modules":
-            vars(made)[name] = {name: _copy_of_part(part, memo) for name, part in value.items()}
-        elif type(value) in (dict, OrderedDict, set) and not value:
-            vars(made)[name] = type(value)()
-        else:
-            vars(made)[name] = copy.deepcopy(value, memo)
-    return made
-
-
-def _copy_of_part(part: nn.Module | None, memo: dict) -> nn.Module | None:
-    """A part of torch's or the course's own; what a student may have put there says how itself."""
-    own = type(part).__module__.split(".")[0] in ("torch", "attncourse")
-    simple = own and type(part).__setstate__ is nn.Module.__setstate__
-    if not simple or hasattr(part, "__deepcopy__") or id(part) in memo:
-        return copy.deepcopy(part, memo)
-    return _copy(part, memo)

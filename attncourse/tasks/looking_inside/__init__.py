@@ -7,15 +7,12 @@ from torch import nn
 
 from attncourse.checks.answer import compare
 from attncourse.checks.inputs import normal
-from attncourse.checks.modules import copied_quickly
 from attncourse.checks.task import Chapter
 from attncourse.looking_inside import AttentionOnly
 
 chapter = Chapter("12_looking_inside", "chapter 12")
 
 WORDS = 11
-copied_quickly(AttentionOnly)
-
 HEADS, WIDTH = 3, 4  # of a head; the model is twelve wide
 
 
