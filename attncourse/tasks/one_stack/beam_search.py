@@ -240,28 +240,42 @@ def first_word(beam_search):
     return function
 
 
-def begun_like(answer, inputs):
-    """The inputs with the word from which the answer starts in place of bos.
+# Where to begin and after how many words to stop has a check each, and costs no other one: only an
+# answer that fails that check is compared with a search that begins or stops as it does.
+START = by_word(LURED, width=1)
+STOP = by_word(LURED, width=2, max_length=2)
 
-    That this is bos has a check: only an answer that fails there is compared with such a search.
+
+def is_wrong(answer, inputs):
+    return not torch.equal(answer(inputs), answer.expected(inputs))
+
+
+def as_it_goes(answer, inputs, about):
+    """Inputs for the answer, and for the reference: from the same word on, to the same length.
+
+    What the check is `about` stays: "start" or "length".
     """
-    greedy = by_word(LURED, width=1)
-    start, usual = (answer.observe(x, adapt=first_word).returned for x in (inputs, greedy))
-    odd = isinstance(usual, list) and usual != [greedy["bos"]]
-    if odd and isinstance(start, list) and len(start) == 1:
-        if not torch.equal(answer(greedy), answer.expected(greedy)):
-            return inputs | {"bos": start[0]}
-    return inputs
+    ours = theirs = inputs
+    start, usual = (answer.observe(x, adapt=first_word).returned for x in (inputs, START))
+    one = isinstance(start, list) and len(start) == 1
+    if about != "start" and one and usual != [START["bos"]] and is_wrong(answer, START):
+        theirs = inputs | {"bos": start[0]}
+    if about != "length" and answer(STOP)[0, -1] == NOTHING:
+        ours = inputs | {"max_length": inputs["max_length"] + 1}
+    return ours, theirs
 
 
 def in_words(row):
     return "[" + " ".join("nothing" if word == NOTHING else str(word) for word in row) + "]"
 
 
-def finds(answer, inputs, what, begins=False):
-    """Assert that the answer finds what is expected, row by row; `begins`: from bos on."""
-    got = answer(inputs)
-    expected = answer.expected(inputs if begins else begun_like(answer, inputs))
+def finds(answer, inputs, what, about=""):
+    """Assert that the answer finds what is expected, row by row; `about`: see `as_it_goes`."""
+    got, expected = answer(inputs), answer.expected(inputs)
+    if not torch.equal(got, expected):
+        ours, theirs = as_it_goes(answer, inputs, about)
+        if ours is not theirs:
+            got, expected = answer(ours)[:, : inputs["max_length"]], answer.expected(theirs)
     evidence = inputs, expected, got
     if got.shape != expected.shape or got.is_floating_point() or got.dtype == torch.bool:
         raise Failure(
@@ -296,9 +310,9 @@ def one_row_of_ids_for_each_sentence(answer, rng):
 
 @task.check(1, "a beam of one is greedy, from BOS on")
 def a_beam_of_one_is_greedy(answer, rng):
-    finds(answer, by_word(LURED, width=1), "One beginning", begins=True)
+    finds(answer, by_word(LURED, width=1), "One beginning", "start")
     for _ in range(4):
-        finds(answer, drawn(rng, 3, 3, 5, width=1, max_length=5), "One beginning", begins=True)
+        finds(answer, drawn(rng, 3, 3, 5, width=1, max_length=5), "One beginning", "start")
 
 
 @task.check(2)
@@ -354,11 +368,13 @@ def a_beam_may_be_wider_than_the_vocabulary(answer, rng):
     finds(answer, crowded(rng, 9), "Three words")
 
 
-@task.check(1)
+@task.check(1, "a row may be as long as max_length, and no longer")
 def no_row_is_longer_than_max_length(answer, rng):
     for max_length in (1, 2, 5):
         finds(answer, drawn(rng, 2, 3, 5, width=3, max_length=max_length), "Cut off")
     finds(answer, by_word(SHORT, width=2, max_length=2), "Cut off")
+    if answer(STOP)[0, -1] == NOTHING:
+        finds(answer, STOP, "Cut off", "length")
 
 
 @task.check(1)
