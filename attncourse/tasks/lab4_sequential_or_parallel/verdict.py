@@ -252,6 +252,30 @@ task = Task(
 )
 
 
+CROSSING = ("a CPU", "both cross", "all slower", TWICE)
+
+
+def misses_the_crossover(answer):
+    """Whether it is wrong in records that are the same in two checks."""
+    try:
+        says(answer, torch.Generator().manual_seed(0), ["crossover_8"], CROSSING)
+    except Failure:
+        return True
+    return False
+
+
+def held_for_its_crossover(answer, rng):
+    """Whether "held" is right for the crossover that the answer says, in all records."""
+    for how in RECORDS.values():
+        record, _ = a_record(rng, **how)
+        found = dict(zip(CONCLUSIONS, answer({"record": record}), strict=True))
+        own, held = (found[name].item() for name in ("crossover_8", "held"))
+        predicted = record["predictions"]["crossover"]["value"]
+        if held != (own / 2 <= predicted <= 2 * own if own else predicted == 0):
+            return False
+    return True
+
+
 @task.check(2)
 def one_slower_point_refutes_always(answer, rng):
     kinds = ("a CPU", "slow at the smallest sizes alone", "the loop is ahead once")
@@ -266,8 +290,8 @@ def a_record_without_a_slower_point_supports_it(answer, rng):
 
 @task.check(2)
 def the_crossover_is_the_size_from_which_on_attention_is_slower(answer, rng):
-    kinds = ("a CPU", "both cross", "all slower", TWICE)
-    says(answer, rng, ["crossover_1", "crossover_8"], kinds)
+    for generator in (rng, torch.Generator().manual_seed(0)):
+        says(answer, generator, ["crossover_1", "crossover_8"], CROSSING)
 
 
 @task.check(1)
@@ -303,7 +327,11 @@ def it_says_what_eight_sentences_cost(answer, rng):
 
 @task.check(1)
 def it_says_whether_the_prediction_held(answer, rng):
-    says(answer, rng, ["held"], RECORDS)
+    try:
+        says(answer, rng, ["held"], RECORDS)
+    except Failure:
+        if not misses_the_crossover(answer) or not held_for_its_crossover(answer, rng):
+            raise
 
 
 @task.check(1)
