@@ -45,7 +45,8 @@ class Failure(AssertionError):
     """A check failed; `inputs`, `expected` and `got` are the evidence, where there is any.
 
     `of` says what the two are, if they are no whole result: "gradient of x". `whole` says what was
-    compared, where no more was asked than whether it is right: "result".
+    compared, where no more was asked than whether it is right: "result". `open`: what the check is
+    named for cannot be seen, since something is wrong that has a check of its own.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class Failure(AssertionError):
         got=None,
         of: str = "",
         whole: str = "",
+        open: bool = False,
     ):
         super().__init__(message)
+        self.open = open
         self.inputs, self.expected, self.got = inputs, expected, got
         self.of, self.whole = of, whole
 
@@ -272,7 +275,21 @@ class Answer:
                 )
             if not torch.isfinite(theirs).all():
                 raise Failure(f"The gradient of {name}: some entries are NaN or infinite.", inputs)
-            compare(f"the gradient of {name}", theirs, ours, inputs, tolerance=1e-3)
+            with following(lambda: self.matches(inputs)):  # of a wrong result it is wrong, too
+                compare(f"the gradient of {name}", theirs, ours, inputs, tolerance=1e-3)
+
+
+@contextlib.contextmanager
+def following(usual: Callable[[], object]) -> Iterator[None]:
+    """What fails inside is left open where the usual case fails, too, which has its own check."""
+    try:
+        yield
+    except Failure as failure:
+        try:
+            usual()
+        except Failure:
+            failure.open = True
+        raise
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from attncourse import cache as reference
-from attncourse.checks.answer import Failure, compare, describe, moves_nothing, shape_of
+from attncourse.checks.answer import Failure, compare, describe, following, moves_nothing, shape_of
 from attncourse.checks.inputs import normal
 from attncourse.checks.modules import made, parts_of, weights_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
@@ -216,8 +216,22 @@ def its_parts_have_the_names_of_the_task(answer, rng):
         raise Failure(f"The linear layers have no bias in this task; yours have {biases[0]}.")
 
 
+def known_text():
+    return text_inputs(torch.Generator().manual_seed(0))
+
+
+def is_wrong_as_a_whole(answer):
+    """Whether a text that has a check is wrong: then an answer is compared with itself."""
+    try:
+        answer.matches(known_text())
+    except Failure:
+        return True
+    return False
+
+
 @task.check(3)
 def a_whole_text_matches_the_formula(answer, rng):
+    answer.matches(known_text())
     answer.matches(text_inputs(rng))
     answer.matches(text_inputs(rng, b=3, n=4, m=8, h=2, d=3, latent=5, r=4))
     answer.matches(text_inputs(rng, n=4, h=4, d=2, dtype=torch.float64), tolerance=1e-7)
@@ -241,14 +255,22 @@ def a_word_sees_itself_and_what_came_before(answer, rng):
         )
 
 
+def gives_whole_texts(answer, texts, right):
+    for inputs in texts:
+        whole, said = right(inputs | {"chunks": None})[0], f"steps of {inputs['chunks']}"
+        compare(f"the output in {said}", answer(inputs)[0], whole, inputs)
+
+
 @task.check(3)
 def step_by_step_it_gives_the_whole_text(answer, rng):
-    for chunks in (1, 2, 5):
-        inputs = text_inputs(rng, n=5, chunks=chunks)
-        whole = answer.expected(inputs | {"chunks": None})[0]
-        compare(f"the output in steps of {chunks}", answer(inputs)[0], whole, inputs)
-    inputs = text_inputs(rng, b=1, n=4, m=12, h=2, d=5, latent=9, r=4, chunks=3)
-    compare("the output in steps of 3", answer(inputs)[0], answer.expected(inputs)[0], inputs)
+    texts = [text_inputs(rng, n=5, chunks=chunks) for chunks in (1, 2, 5)]
+    texts += [text_inputs(rng, b=1, n=4, m=12, h=2, d=5, latent=9, r=4, chunks=3)]
+    try:
+        gives_whole_texts(answer, texts, answer.expected)
+    except Failure:
+        if not is_wrong_as_a_whole(answer):
+            raise
+        gives_whole_texts(answer, texts, answer)
 
 
 @task.check(2)
@@ -278,10 +300,11 @@ def a_step_makes_no_keys_of_the_past(answer, rng):
 
 @task.check(1)
 def sizes_of_one_work(answer, rng):
-    for chunks in (None, 1):
-        answer.matches(text_inputs(rng, 1, 1, 2, 1, 1, 1, 2, chunks=chunks))
-        answer.matches(text_inputs(rng, 3, 3, 3, 3, 3, 3, 2, chunks=chunks))
-        answer.matches(text_inputs(rng, n=3, h=1, chunks=chunks))
+    with following(lambda: answer.matches(known_text())):
+        for chunks in (None, 1):
+            answer.matches(text_inputs(rng, 1, 1, 2, 1, 1, 1, 2, chunks=chunks))
+            answer.matches(text_inputs(rng, 3, 3, 3, 3, 3, 3, 2, chunks=chunks))
+            answer.matches(text_inputs(rng, n=3, h=1, chunks=chunks))
 
 
 @task.check(1)
@@ -295,7 +318,11 @@ def a_cache_belongs_to_its_text(answer, rng):
     for chunks in (1, 2):
         inputs = text_inputs(rng, n=3, chunks=chunks)
         for other in ("between", "branch"):
-            answer.matches(inputs | {other: normal(rng, 2, 2, 10)})
+            beside = inputs | {other: normal(rng, 2, 2, 10)}
+            if is_wrong_as_a_whole(answer):
+                compare("the output", answer(beside)[0], answer(inputs)[0], beside)
+            else:
+                answer.matches(beside)
         moves_nothing(answer, inputs)
     moves_nothing(answer, text_inputs(rng))
 

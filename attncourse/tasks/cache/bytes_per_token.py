@@ -91,8 +91,32 @@ task = Task(
 )
 
 
-def exactly(answer, inputs):
+def as_it_counts(answer, inputs):
+    """What it has to say if it is wrong about layers, or about the bytes of a number.
+
+    Both have a check, which fails then: so they cost no other one.
+    """
+    sizes_of_one = 1, 2, 4
+    of_one_head = {(n, size): sizes("MHA", n, 1, 64, size) for n in (1, 3) for size in sizes_of_one}
+    got = {key: answer(unit) for key, unit in of_one_head.items()}
+    due = {key: answer.expected(unit) for key, unit in of_one_head.items()}
+    if got[3, 4] == due[3, 4]:
+        return answer.expected(inputs)
+    layers = 3
+    if all(got[1, size] == got[3, size] for size in sizes_of_one):
+        inputs, layers = inputs | {"num_layers": 1}, 1
+    fits = [size for size in sizes_of_one if got[layers, size] == due[layers, size]]
+    if len({got[layers, size] for size in sizes_of_one}) == 1 and fits:
+        return answer.expected(inputs | {"bytes_per_number": fits[0]})
+    if all(got[layers, size] == 8 * due[layers, size] for size in sizes_of_one):
+        return 8 * answer.expected(inputs)
+    return answer.expected(inputs)
+
+
+def exactly(answer, inputs, strictly=False):
     got, expected = answer(inputs), answer.expected(inputs)
+    if got != expected and not strictly:
+        expected = as_it_counts(answer, inputs)
     if got != expected or isinstance(answer.observe(inputs).returned, torch.Tensor):
         said = ", ".join(f"{k} = {v}" for k, v in inputs.items() if v is not None)
         said = f"For {said} you say {got:,} bytes; there are {expected:,}."
@@ -134,12 +158,13 @@ def a_latent_and_one_rotated_key_serve_all_heads(answer, rng):
 
 @task.check(1)
 def every_layer_keeps_its_own_and_a_number_takes_its_bytes(answer, rng):
+    exactly(answer, sizes("MHA", 3, 1, 64, 4), strictly=True)
     for scheme in ("MHA", "MQA"):
-        exactly(answer, sizes(scheme, *drawn(rng, 99), 4, 16, 2))
-        exactly(answer, sizes(scheme, 3, 4, 16, 4))
-        exactly(answer, sizes(scheme, 3, 4, 16, 1))
-    exactly(answer, latent(5, 8, 16, 4, 40, 4))
-    exactly(answer, sizes("GQA", 5, 8, 16, 4, kv_heads=2))
+        exactly(answer, sizes(scheme, *drawn(rng, 99), 4, 16, 2), strictly=True)
+        exactly(answer, sizes(scheme, 3, 4, 16, 4), strictly=True)
+        exactly(answer, sizes(scheme, 3, 4, 16, 1), strictly=True)
+    exactly(answer, latent(5, 8, 16, 4, 40, 4), strictly=True)
+    exactly(answer, sizes("GQA", 5, 8, 16, 4, kv_heads=2), strictly=True)
 
 
 def refusing(bytes_per_token):

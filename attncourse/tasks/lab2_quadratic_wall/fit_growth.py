@@ -129,7 +129,7 @@ def a_fixed_cost_does_not_hide_the_growth(answer, rng):
 
 @task.check(2)
 def one_wild_value_does_not_move_it(answer, rng):
-    for place in (-1, -2, 0, 1, *range(6, 13, 2)):
+    for place in range(len(SIZES)):
         inputs = timings(rng, 2.0, wild=(place,))
         growth_near(answer, inputs, 2.0, 0.15, "One value that is many times too large")
 

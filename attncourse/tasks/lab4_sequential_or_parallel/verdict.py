@@ -194,6 +194,11 @@ RECORDS = {
 }
 
 
+# A size at which attention is slower need not be the one from which on it is.
+TWICE = "slow at the smallest size, and at the large end"
+CROSSES_TWICE = {"even": (1400, 360), "slow_start": (128,)}
+
+
 def probes(rng):
     return {name: {"record": a_record(rng, **how)[0]} for name, how in RECORDS.items()}
 
@@ -219,7 +224,7 @@ def shown(name, value):
 def says(answer, rng, names, kinds):
     """Assert that conclusions are right about these records."""
     for kind in kinds:
-        record, truth = a_record(rng, **RECORDS[kind])
+        record, truth = a_record(rng, **(RECORDS | {TWICE: CROSSES_TWICE})[kind])
         found = answer({"record": record})
         for name in names:
             got = known(found[CONCLUSIONS.index(name)], name).item()
@@ -247,6 +252,30 @@ task = Task(
 )
 
 
+CROSSING = ("a CPU", "both cross", "all slower", TWICE)
+
+
+def misses_the_crossover(answer):
+    """Whether it is wrong in records that are the same in two checks."""
+    try:
+        says(answer, torch.Generator().manual_seed(0), ["crossover_8"], CROSSING)
+    except Failure:
+        return True
+    return False
+
+
+def held_for_its_crossover(answer, rng):
+    """Whether "held" is right for the crossover that the answer says, in all records."""
+    for how in RECORDS.values():
+        record, _ = a_record(rng, **how)
+        found = dict(zip(CONCLUSIONS, answer({"record": record}), strict=True))
+        own, held = (found[name].item() for name in ("crossover_8", "held"))
+        predicted = record["predictions"]["crossover"]["value"]
+        if held != (own / 2 <= predicted <= 2 * own if own else predicted == 0):
+            return False
+    return True
+
+
 @task.check(2)
 def one_slower_point_refutes_always(answer, rng):
     kinds = ("a CPU", "slow at the smallest sizes alone", "the loop is ahead once")
@@ -261,8 +290,8 @@ def a_record_without_a_slower_point_supports_it(answer, rng):
 
 @task.check(2)
 def the_crossover_is_the_size_from_which_on_attention_is_slower(answer, rng):
-    kinds = ("a CPU", "both cross", "all slower")
-    says(answer, rng, ["crossover_1", "crossover_8"], kinds)
+    for generator in (rng, torch.Generator().manual_seed(0)):
+        says(answer, generator, ["crossover_1", "crossover_8"], CROSSING)
 
 
 @task.check(1)
@@ -298,7 +327,11 @@ def it_says_what_eight_sentences_cost(answer, rng):
 
 @task.check(1)
 def it_says_whether_the_prediction_held(answer, rng):
-    says(answer, rng, ["held"], RECORDS)
+    try:
+        says(answer, rng, ["held"], RECORDS)
+    except Failure:
+        if not misses_the_crossover(answer) or not held_for_its_crossover(answer, rng):
+            raise
 
 
 @task.check(1)

@@ -199,6 +199,32 @@ task = Task(
 )
 
 
+UNDISTURBED = ("T4", "CPU", "MHA ran out of memory", "MQA was interrupted")
+DISTURBED = ("disturbed MHA", "disturbed MQA")
+
+
+def misses_the_speed_up(answer):
+    """Whether it is wrong in records that are the same in two checks."""
+    for kinds in (UNDISTURBED, DISTURBED):
+        try:
+            says(answer, torch.Generator().manual_seed(0), "speed_up", *kinds)
+        except Failure:
+            return True
+    return False
+
+
+def held_for_its_speed_up(answer, rng):
+    """Whether "held" is right for the speedup that the answer says, in all records."""
+    for how in RECORDS.values():
+        record, _ = a_record(rng, **how)
+        found = dict(zip(CONCLUSIONS, answer({"record": record}), strict=True))
+        own, held = (found[name].item() for name in ("speed_up", "held"))
+        ratio = record["predictions"]["speed_up"]["value"] / own if own > 0 else math.nan
+        if math.isnan(ratio) or held != (1 / 1.5 <= ratio <= 1.5):
+            return False
+    return True
+
+
 @task.check(2, "the bytes a second are right, of MHA at its largest n")
 def the_bytes_a_second_are_those_of_mha_at_its_largest_n(answer, rng):
     kinds = ("T4", "CPU", "MHA ran out of memory", "disturbed MHA")
@@ -218,13 +244,14 @@ def the_ideal_is_the_ratio_of_the_bytes(answer, rng):
 
 @task.check(2, "the speedup is right where both have a time")
 def the_speed_up_is_taken_where_both_have_a_time(answer, rng):
-    kinds = ("T4", "CPU", "MHA ran out of memory", "MQA was interrupted")
-    says(answer, rng, "speed_up", *kinds)
+    says(answer, rng, "speed_up", *UNDISTURBED)
+    says(answer, torch.Generator().manual_seed(0), "speed_up", *UNDISTURBED)
 
 
 @task.check(1, "the speedup is right beside disturbed samples")
 def a_few_disturbed_samples_do_not_move_the_speed_up(answer, rng):
-    says(answer, rng, "speed_up", "disturbed MHA", "disturbed MQA")
+    says(answer, rng, "speed_up", *DISTURBED)
+    says(answer, torch.Generator().manual_seed(0), "speed_up", *DISTURBED)
 
 
 @task.check(1, "it says whether MQA still waits for memory")
@@ -239,7 +266,11 @@ def it_says_how_many_points_came_from_a_cache(answer, rng):
 
 @task.check(1)
 def it_says_whether_the_prediction_held(answer, rng):
-    says(answer, rng, "held")
+    try:
+        says(answer, rng, "held")
+    except Failure:
+        if not misses_the_speed_up(answer) or not held_for_its_speed_up(answer, rng):
+            raise
 
 
 @task.check(1)

@@ -97,7 +97,11 @@ def every_output_is_an_average_of_values(answer, rng):
     inputs = linear_inputs(rng, 2, n=7, d=3)
     ones = inputs | {"value": torch.ones(2, 7, 2)}
     compare("output where all values are 1", answer(ones), torch.ones(2, 7, 2), ones)
-    output, value = answer(inputs), inputs["value"]
+    apart = inputs | {"value": torch.eye(7).expand(2, 7, 7).clone()}  # then weights come out
+    output, value, weights = answer(inputs), inputs["value"], answer(apart)
+    if weights.shape != (2, 7, 7) or (weights < -1e-4).any():
+        raise Failure("With one value 1 and the others 0, some outputs are negative.", apart)
+    compare("output, beside the average that other values show", output, weights @ value, inputs)
     least, most = (x[:, None] for x in value.aminmax(dim=1))
     if (output < least - 1e-4).any() or (output > most + 1e-4).any():
         raise Failure("Some outputs are below all values, or above all of them.", inputs)

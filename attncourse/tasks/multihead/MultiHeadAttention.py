@@ -649,7 +649,7 @@ def gradients_reach_the_inputs_and_every_projection(answer, rng):
     answer.gradients_match(layer_inputs(rng, mask=mixed_mask(rng, 2, 4, 5), training=True))
 
 
-@task.check(1)
+@task.check(1, "it keeps nothing from one call to the next and changes nothing else")
 def it_keeps_nothing_from_one_call_to_the_next(answer, rng):
     moves_nothing(answer, layer_inputs(rng))
     moves_nothing(answer, layer_inputs(rng, mask=mixed_mask(rng, 4, 5)))

@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import itertools
 import math
@@ -92,8 +93,46 @@ task = Task(
 )
 
 
-def learns(answer, inputs, what):
+TIES = (
+    (learned(2, cd=2, ab=2), "both occur twice; a is older than c"),
+    (learned(2, ac=2, ab=2), "the same left piece; b is older than c"),
+    (learned(1, ad=2, bc=2), "the left piece decides first"),
+    (learned(3, xyb=9, za=2, xya=2), "letters are older than pieces"),
+    (learned(4, dea=9, dec=8, bca=9, bcc=8), "pieces by their birth, not by the alphabet"),
+)
+
+
+def as_frequent(got, inputs):
+    """Whether each pair is among the most frequent ones, and none is missing or too much."""
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in got):
+        return False
+    words = {word: list(word) for word in inputs["words"]}
+    for place in range(inputs["num_merges"] + 1):
+        counts = Counter()
+        for word, pieces in words.items():
+            for pair in itertools.pairwise(pieces):
+                counts[pair] += inputs["words"][word]
+        if place == len(got):
+            return place == inputs["num_merges"] or not counts
+        if not counts or counts[tuple(got[place])] < max(counts.values()):
+            return False
+        words = {word: merged(pieces, got[place]) for word, pieces in words.items()}
+    return False
+
+
+def learns(answer, inputs, what, equals=False):
+    """Assert that the answer learns what is expected.
+
+    Which of equals wins has a check (`equals`): elsewhere an answer that fails there may choose.
+    """
     got, expected = answer(inputs), answer.expected(inputs)
+    if not equals and got != expected and as_frequent(got, inputs):
+        with contextlib.suppress(Failure):
+            for each, _ in TIES:
+                learns(answer, each, "", equals=True)
+            equals = True
+        if not equals:
+            return
     for place, (ours, theirs) in enumerate(itertools.zip_longest(expected, got)):
         if isinstance(theirs, list):
             theirs = tuple(theirs)
@@ -141,6 +180,7 @@ def a_pair_is_merged_wherever_it_stands_and_nowhere_else(answer):
     learns(answer, learned(4, aaaa=3, baaab=2), "a run of one letter")
     learns(answer, learned(3, ababx=3, xc=1), "twice in one word")
     learns(answer, learned(4, cab=5, ab=6, xaab=2), "pieces that end alike")
+    learns(answer, learned(3, ab=10, abc=2, bc=5), "ab and c are no pair (b, c)")
 
 
 @task.check(1)
@@ -150,18 +190,12 @@ def words_stay_apart(answer):
 
 @task.check(2)
 def among_equals_the_oldest_pieces_win(answer, rng):
-    for inputs, what in (
-        (learned(2, cd=2, ab=2), "both occur twice; a is older than c"),
-        (learned(2, ac=2, ab=2), "the same left piece; b is older than c"),
-        (learned(1, ad=2, bc=2), "the left piece decides first"),
-        (learned(3, xyb=9, za=2, xya=2), "letters are older than pieces"),
-        (learned(4, dea=9, dec=8, bca=9, bcc=8), "pieces by their birth, not by the alphabet"),
-    ):
-        learns(answer, inputs, what)
+    for inputs, what in TIES:
+        learns(answer, inputs, what, equals=True)
     for _ in range(6):
         inputs = drawn(rng, 6)
         often = {word: 2 * count for word, count in inputs["words"].items()}  # no pair occurs once
-        learns(answer, {**inputs, "words": often}, "made-up words")
+        learns(answer, {**inputs, "words": often}, "made-up words", equals=True)
 
 
 @task.check(1)

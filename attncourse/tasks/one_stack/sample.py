@@ -1,9 +1,10 @@
+import functools
 import random
 
 import torch
 
 from attncourse import one_stack as reference
-from attncourse.checks.answer import Failure
+from attncourse.checks.answer import Failure, following
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.tasks.top_p import Nucleus, of_top_p
@@ -314,14 +315,18 @@ def top_p_leaves_the_fewest_words_that_reach_it(answer):
         draws(answer, drawing(logits_of(*THREE), 1.0, None, p), f"top_p = {p}")
 
 
+def each_alone(answer, temperature, k, p):
+    """Assert that each of the three is right without the others."""
+    for alone in ((temperature, None, None), (1.0, k, None), (1.0, None, p)):
+        draws(answer, drawing(logits_of(*THREE), *alone), "")
+
+
 @task.check(1, "temperature comes first, then top-k, then top-p")
 def temperature_comes_first_then_top_k_then_top_p(answer):
     for temperature, k, p in ((2.0, None, 0.7), (0.5, None, 0.7), (1.0, 3, 0.7), (1.5, 4, 0.8)):
-        draws(
-            answer,
-            drawing(logits_of(*THREE), temperature, k, p),
-            f"temperature = {temperature}, top_k = {k}, top_p = {p}",
-        )
+        said = f"temperature = {temperature}, top_k = {k}, top_p = {p}"
+        with following(functools.partial(each_alone, answer, temperature, k, p)):
+            draws(answer, drawing(logits_of(*THREE), temperature, k, p), said)
 
 
 @task.check(1)

@@ -105,7 +105,7 @@ def it_returns_a_plain_number(answer, rng):
     is_a_plain_number(answer, inputs)
 
 
-@task.check(1)
+@task.check(1, "it finds the scale of an exact table in which nothing is masked")
 def it_finds_the_scale_of_a_full_table(answer, rng):
     for c, q, k in ((1.0, 8, 4), (3.0, 9, 3), (6.3, 7, 5), (1.37, 10, 4), (17.3, 8, 4)):
         finds(answer, table(rng, c, q, k), c)

@@ -340,7 +340,7 @@ def positions_make_the_order_visible(answer, rng):
     verdict(answer, layer_inputs(rng, "words with learned positions", b=7, n=7, m=7))
 
 
-@task.check(2)
+@task.check(2, "an order that moves few words, or one random order, is no proof")
 def one_lucky_order_is_no_proof(answer, rng):
     verdict(answer, layer_inputs(rng, "the words as they are"))
     for layer in (
