@@ -140,7 +140,7 @@ def noise_of_two_percent_does_not_matter(answer, rng):
         growth_near(answer, timings(rng, p, noise=0.02), p, 0.15, "Noise of two percent")
 
 
-@task.check(2)
+@task.check(2, "it is right with a fixed cost, noise and a wild value at once")
 def all_of_it_at_once(answer, rng):
     for join in ("sum", "max"):
         inputs = timings(rng, 2.0, floor=384, join=join, noise=0.02, wild=(pick(rng, -1, -3, -5),))

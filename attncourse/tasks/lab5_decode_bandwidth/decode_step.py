@@ -188,7 +188,7 @@ def no_key_is_copied(answer, rng):
 
 
 @task.check(2)
-def each_key_is_read_once(answer, rng):
+def no_key_is_read_twice(answer, rng):
     for c in (2, 4):
         _, moved = step_counts(answer, c, rng)
         if moved > 2:
