@@ -28,41 +28,51 @@ def _positions(task: Task, tensor: Tensor) -> Tensor:
     return tensor.reshape(shape.numel(), -1)
 
 
-def _moves(task: Task, inputs: Inputs, moved: tuple[str, ...]) -> list[Inputs]:
-    """Inputs in which one position after another is changed."""
+def _moves(task: Task, inputs: Inputs, moved: tuple[str, ...]) -> list[list[Inputs]]:
+    """Inputs in which one position after another is changed, each in several ways.
+
+    One way alone may not show: a tanh at its end passes on hardly anything.
+    """
     fresh, moves = torch.Generator().manual_seed(1), []
     for position in range(len(_positions(task, inputs[moved[0]]))):
-        changed = dict(inputs)
+        ways = [dict(inputs) for _ in range(3)]
         for name in moved:
-            changed[name] = inputs[name].clone()
-            row = _positions(task, changed[name])[position]
-            noise = torch.randn(row.shape, generator=fresh, device="cpu")
-            row += noise + 1 if row.is_floating_point() else 1  # an id: another one
-        moves.append(changed)
+            old = _positions(task, inputs[name])[position]
+            noise = torch.randn(old.shape, generator=fresh, device="cpu")
+            real = old.is_floating_point()  # else an id: another one
+            new = (old + noise + 1, -old, 0 * old) if real else 3 * (old + 1,)
+            for way, row in zip(ways, new, strict=True):
+                way[name] = inputs[name].clone()
+                _positions(task, way[name])[position] = row
+        moves.append(ways)
     return moves
 
 
 def dependencies(
-    task: Task, answer: Callable, inputs: Inputs, moves: list[Inputs]
+    task: Task, answer: Callable, inputs: Inputs, moves: list[list[Inputs]]
 ) -> Tensor | None:
     """(outputs inputs), True where changing an input position changes an output position."""
 
     def outputs(inputs: Inputs) -> Tensor:
         return _positions(task, unpack(task, task.observe(answer, inputs))[0])
 
+    def changed(ways: list[Inputs]) -> Tensor:
+        for way in ways:
+            same = torch.isclose(before, outputs(way), rtol=1e-4, atol=1e-6, equal_nan=True)
+            if not same.all():
+                break
+        return ~same.all(-1)
+
     try:
         before = outputs(inputs)
-        columns = [
-            ~torch.isclose(before, outputs(each), rtol=1e-4, atol=1e-6, equal_nan=True).all(-1)
-            for each in moves
-        ]
+        columns = [changed(ways) for ways in moves]
     except (Failure, RuntimeError, IndexError, TypeError):
         return None
     return torch.stack(columns, dim=-1)
 
 
 @functools.cache
-def maps(task: Task) -> tuple[tuple[str, str, Inputs, list[Inputs]], ...]:
+def maps(task: Task) -> tuple[tuple[str, str, Inputs, list[list[Inputs]]], ...]:
     """Of each map: its title, what is moved, inputs before and after every move."""
     return tuple(
         (title, " and ".join(moved), inputs, _moves(task, inputs, moved))

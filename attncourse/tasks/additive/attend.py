@@ -376,6 +376,15 @@ task.fault(
 task.fault(
     "M-MAPS-UNMASKED", results=lambda context, weights, scores, mask: (context, scores.softmax(-1))
 )
+task.fault(
+    "M-WEIGHTS-ONLY",
+    hide=as_is,
+    clear=as_is,
+    results=lambda context, weights, scores, mask: (
+        context,
+        weights if mask is None else weights * mask,
+    ),
+)
 task.fault("C-MASK-AS-LENGTH", visible=unless_none(as_length))
 task.fault("C-FIRST-MASK", visible=unless_none(lambda mask: mask[:1].expand_as(mask)))
 task.fault("M-IF-MASK", visible=lambda mask, scores: mask if mask else None)

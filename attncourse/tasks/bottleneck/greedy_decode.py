@@ -51,7 +51,7 @@ def with_a_decoder(greedy_decode):
         if written.is_floating_point() or written.dtype == torch.bool:
             return written
         written = written.long()
-        ended = (written == eos).any(1, keepdim=True)
+        ended = (written[:, -1:] == eos).any(1, keepdim=True)  # with what follows eos: eos
         missing = max(0, max_length - written.shape[1])
         rest = torch.where(ended, eos, NOTHING).expand(b, missing)
         steps = torch.full((b, 1 if counts_steps else 0), calls)

@@ -177,6 +177,10 @@ def exclusive(in_order):
     return statistics.quantiles(in_order, n=4)[::2]
 
 
+def half_up(place):
+    return math.floor(place + 0.5)
+
+
 def nearest(place):
     """Quartiles that are samples: those at whole places."""
     return lambda in_order: [in_order[place(part * (len(in_order) - 1) / 4)] for part in (1, 3)]
@@ -283,7 +287,7 @@ no_share = task.fault(
     "L1-SUMMARY-NO-SHARE",
     quarters=(
         lambda in_order: (in_order[len(in_order) // 4], in_order[3 * len(in_order) // 4]),
-        *map(nearest, (int, round, math.ceil)),
+        *map(nearest, (int, round, math.ceil, half_up)),
     ),
 )
 
@@ -304,6 +308,11 @@ class RoundedDown(Summary):
 @no_share
 class Rounded(RoundedDown):
     place = round
+
+
+@no_share
+class RoundedHalfUp(RoundedDown):
+    place = half_up
 
 
 @no_share

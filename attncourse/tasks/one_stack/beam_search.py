@@ -45,7 +45,7 @@ def with_a_model(beam_search):
         if len(written) != b:
             return written
         written = written.long()[:, :max_length]
-        ended = (written == eos).any(1, keepdim=True)
+        ended = (written[:, -1:] == eos).any(1, keepdim=True)  # with what follows eos: eos
         rest = torch.where(ended, eos, NOTHING).expand(b, max_length - written.shape[1])
         return torch.cat([written, rest], dim=1)
 

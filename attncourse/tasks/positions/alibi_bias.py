@@ -171,7 +171,13 @@ task.fault(
 task.fault(
     "C-ALIBI-MORE-OF-THE-SAME", slopes=lambda first, between, h: torch.cat([first, first])[:h]
 )
-task.fault("C-ALIBI-ONE-AFTER-THE-OTHER", new_heads=lambda p: torch.arange(1, p + 1) / (2 * p))
+task.fault(
+    "C-ALIBI-ONE-AFTER-THE-OTHER",
+    new_heads=(
+        lambda p: torch.arange(1, p + 1) / (2 * p),
+        lambda p: torch.arange(p + 1, 2 * p + 1) / (2 * p),
+    ),
+)
 task.fault(
     "C-ALIBI-SECOND-OF-EACH",
     new_heads=lambda p: torch.arange(2, 2 * p + 1, 2) / (2 * p),
