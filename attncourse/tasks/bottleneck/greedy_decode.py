@@ -1,3 +1,4 @@
+import contextlib
 import itertools
 
 import torch
@@ -194,6 +195,12 @@ START = by_word(torch.Generator().manual_seed(0), 3, 7, never=2, bos=1, max_leng
 STOP = by_time([3, 4, 5], max_length=3)
 
 
+def begins_with(answer, inputs):
+    """The word that `step` is handed first, in a list; something else if that is not one word."""
+    with contextlib.suppress(Failure):
+        return answer.returned(inputs, first_word)
+
+
 def is_wrong(answer, inputs):
     return not torch.equal(answer(inputs), answer.expected(inputs))
 
@@ -204,7 +211,9 @@ def as_it_goes(answer, inputs, about):
     What the check is `about` stays: "start" or "length".
     """
     ours = theirs = inputs
-    start, usual = (answer.observe(x, adapt=first_word).returned for x in (inputs, START))
+    start = usual = begins_with(answer, START)
+    if any(inputs[mark] != START[mark] for mark in ("bos", "eos")):
+        start = begins_with(answer, inputs)
     one = isinstance(start, list) and len(start) == 1
     if about != "start" and one and usual != [START["bos"]] and is_wrong(answer, START):
         theirs = inputs | {"bos": start[0]}
