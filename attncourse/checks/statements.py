@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -345,7 +346,7 @@ def _gradients(task: Task, got: Fingerprint, edits: bool) -> Iterator[Statement]
     if edits:  # an edit in place breaks autograd, and is the cause
         return
     arrives: dict[str, list[bool]] = {}
-    partly = set()
+    partly = Counter()
     for key, ours in of_reference(task).pieces.items():
         theirs = got.pieces.get(key)
         if not isinstance(ours, Gradient) or not isinstance(theirs, Gradient):
@@ -358,7 +359,7 @@ def _gradients(task: Task, got: Fingerprint, edits: bool) -> Iterator[Statement]
         there = isinstance(theirs.value, Tensor) and bool(theirs.value.any())
         arrives.setdefault(name, []).append(there)
         if there and theirs.value.shape == due.shape and (theirs.value == 0)[due].any():
-            partly.add(name)
+            partly[name] += 1
     for name, there in sorted(arrives.items()):
         called = task.called(name)
         if not any(there):
@@ -368,8 +369,10 @@ def _gradients(task: Task, got: Fingerprint, edits: bool) -> Iterator[Statement]
             words = f"In some of our calls no gradient arrives at {called}, and one should."
             yield Statement("part of a gradient", name, words)
         elif name in partly:
-            words = f"A part of {called} should get a gradient, and gets none."
-            yield Statement("part of a gradient", name, words)
+            words = f"a part of {called} should get a gradient, and gets none."
+            if partly[name] < len(there):
+                words = f"In some of our calls {words}"
+            yield Statement("part of a gradient", name, _begin(words))
 
 
 def _begin(words: str) -> str:

@@ -197,8 +197,8 @@ def no_process_holds_more_than_two_shards(answer, rng):
     if size > 2:
         raise Failure(
             f"A text of {4 * SHARDS} positions in {SHARDS} shards: your answer makes a tensor "
-            f"{size:.0f} times as large as a shard of keys. Then {SHARDS} processes gain nothing; "
-            "attend to one shard at a time."
+            f"{size:.0f} times as large as a shard of keys. Then {SHARDS} processes gain nothing: "
+            "what one of them holds should not grow with the number of shards."
         )
 
 
