@@ -246,12 +246,18 @@ def first_word(beam_search):
 # answer that fails that check is compared with a search that begins or stops as it does.
 START = by_word(LURED, width=1)
 STOP = by_word(LURED, width=2, max_length=2)
+WORSE = by_word(LURED)
 
 
 def begins_with(answer, inputs):
     """The word that `step` is handed first, in a list; something else if that is not one word."""
     with contextlib.suppress(Failure):
         return answer.returned(inputs, first_word)
+
+
+def is_greedy(answer):
+    """Whether a second beginning makes no difference: that has a check of its own."""
+    return torch.equal(answer(WORSE), answer.expected(WORSE | {"width": 1}))
 
 
 def is_wrong(answer, inputs):
@@ -261,7 +267,7 @@ def is_wrong(answer, inputs):
 def as_it_goes(answer, inputs, about):
     """Inputs for the answer, and for the reference: from the same word on, to the same length.
 
-    What the check is `about` stays: "start" or "length".
+    What the check is `about` stays: "start" or "length" (or "worse", a beginning that may win).
     """
     ours = theirs = inputs
     start = usual = begins_with(answer, START)
@@ -301,6 +307,7 @@ def finds(answer, inputs, what, about=""):
                 f"{in_words(ours)}; your answer found {in_words(theirs)}.",
                 *evidence,
                 whole="result",
+                open=about not in ("start", "worse") and is_greedy(answer),
             )
 
 
@@ -327,9 +334,9 @@ def a_beam_of_one_is_greedy(answer, rng):
 
 @task.check(2)
 def a_beginning_that_looks_worse_may_win(answer, rng):
-    finds(answer, by_word(LURED), "The second word decides")
+    finds(answer, WORSE, "The second word decides", "worse")
     for _ in range(4):
-        finds(answer, drawn(rng, 1, 4, 5, width=3), "One sentence")
+        finds(answer, drawn(rng, 1, 4, 5, width=3), "One sentence", "worse")
 
 
 @task.check(1)
