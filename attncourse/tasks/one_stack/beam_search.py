@@ -252,7 +252,7 @@ WORSE = by_word(LURED)
 def begins_with(answer, inputs):
     """The word that `step` is handed first, in a list; something else if that is not one word."""
     with contextlib.suppress(Failure):
-        return answer.returned(inputs, first_word)
+        return answer.returned(inputs, adapt=first_word)  # by name: a jail keeps it then
 
 
 def is_greedy(answer):
