@@ -126,7 +126,7 @@ def accepts_all(answer, seen, *implementations: str) -> None:
     """Assert that a test accepts each of these, which are right."""
     for each in implementations:
         if refuses(answer, each):
-            said = answer.returned(of(each), seen)["said"]
+            said = answer.returned(of(each), seen)["said"].rstrip(": ")  # nothing follows the colon
             raise Failure(
                 f"Your test refuses an implementation that is right: {each}. It ends with {said}",
                 of(each),

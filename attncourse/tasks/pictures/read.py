@@ -262,7 +262,7 @@ def it_is_right_up_to_the_largest_length(answer, rng):
     length = answer(inputs).shape[1]
     if length > 7:
         raise Failure(
-            f"There are {length} words in a row; max_length is 7, and bos is not one.", inputs
+            f"A row has {length} ids; max_length is 7, and bos does not come back.", inputs
         )
     for max_length in (1, 2, 5):
         same_words(answer, seen(rng, (0, 2, 0), max_length=max_length))
