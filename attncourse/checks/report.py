@@ -36,7 +36,7 @@ TWO = (
 )
 OPEN = "○: stays open while the result is wrong"
 PROBABLY = "What you probably think"
-PARTLY = "Part of this looks like a mistake we know"  # and the rest is something else
+PARTLY = "At least part of this looks like a mistake we know"
 
 NOT_BEGUN = ("NOT-DEFINED", "NOT-ANSWERED")
 

@@ -479,13 +479,6 @@ task.fault(
     share=lambda scores, mask: scores.flatten().softmax(-1).view(scores.shape),
 )
 task.fault(
-    "C-AFTER-SOFTMAX-SENTENCES",
-    **BREAKS,
-    share=lambda scores, mask: scores.softmax(0),
-    hide=as_is,
-    clear=lambda weights, mask: weights * mask,
-)
-task.fault(
     "D-NAIVE-SOFTMAX",
     **SEARCH,
     share=(

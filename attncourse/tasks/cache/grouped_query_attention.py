@@ -526,8 +526,14 @@ task.fault("G-WEIGHTS-DETACHED", join_weights=lambda x, q: Grouped.join_weights(
 task.fault(
     "G-WEIGHTS-OF-GROUP",
     section=SHARED,
-    tables=(lambda weights, cached: weights.unflatten(1, (cached, -1)).mean(2), ...),
-    share=(..., lambda scores, q: of_the_group(scores.softmax(-1), q)),
+    tables=(lambda weights, cached: weights.unflatten(1, (cached, -1)).mean(2), ..., ...),
+    share=(
+        ...,
+        lambda scores, q: of_the_group(scores.softmax(-1), q),
+        lambda scores, q: of_the_group(scores.softmax(-1).nan_to_num(0.0), q),
+    ),
+    hide=(..., ..., minus_infinity),
+    clear=(..., ..., as_is),
 )
 
 
