@@ -128,6 +128,7 @@ def the_inputs_lie_in_memory_too(answer, rng):
 @task.check(1)
 def where_nothing_fits_it_says_0(answer):
     the_wall(answer, memory(100, 2, 2, 64, 4))
+    the_wall(answer, memory(300, 1, 1, 64, 2))  # room for the scores, not for the inputs
     the_wall(answer, memory(0, 1, 1, 1, 1))
 
 
