@@ -57,11 +57,13 @@ def dependencies(
         return _positions(task, unpack(task, task.observe(answer, inputs))[0])
 
     def changed(ways: list[Inputs]) -> Tensor:
+        same = torch.ones(len(before), dtype=torch.bool)
         for way in ways:
-            same = torch.isclose(before, outputs(way), rtol=1e-4, atol=1e-6, equal_nan=True)
-            if not same.all():
+            alike = torch.isclose(before, outputs(way), rtol=1e-4, atol=1e-6, equal_nan=True)
+            same = same & alike.all(-1)
+            if not same.any():
                 break
-        return ~same.all(-1)
+        return ~same
 
     try:
         before = outputs(inputs)
