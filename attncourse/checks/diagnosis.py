@@ -393,8 +393,8 @@ def diagnose(task: Task, answer: Callable, results, fresh: Fingerprint | None = 
     return Diagnosis(
         None,
         f"fails: {first.name}",
-        f"Start with the first check that fails: “{first.name}”. No mistake we know explains all of it"
-        f"{', so here is what we saw.' if said or shown else '.'}",
+        f"Start with the first check that fails: “{first.name}”. No mistake we know explains all "
+        f"of it{', so here is what we saw.' if said or shown else '.'}",
         section=task.section,
         seen=said,
         example=example,
