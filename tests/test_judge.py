@@ -461,7 +461,7 @@ def test_a_reason_is_said_in_full_once_and_a_table_of_facts_has_names_before_its
 
     text = " ".join(f"{checks.run('additive_scores', query_as_it_is)}".split())
     assert text.count("size of tensor a (2) must match the size of tensor b (4)") == 1
-    assert "the same reason as for “every key gets one score”" in text
+    assert "the same as for “every key gets one score”" in text
     assert "expected 1: 0 got 1: 1" in " ".join(
         f"{checks.run('exact_match_by_length', lambda p, t, lengths: {1: 1.0})}".split()
     )
@@ -1480,7 +1480,7 @@ def test_half_right_wrong_and_not_begun_look_different(answer, state, mark):
     html = report._repr_mimebundle_()["text/html"]
     assert f'class="attn-report {state}"' in html and (mark in html)
     if state == "open":  # nothing is wrong yet: no row of crosses, and no reason for each
-        assert "✗" not in f"{report}{html}" and "the same reason" not in html
+        assert "✗" not in f"{report}{html}" and "the same as" not in html
 
 
 def test_what_a_right_result_alone_could_show_is_left_open():

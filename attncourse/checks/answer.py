@@ -369,7 +369,7 @@ def compare(name, got: Tensor, expected: Tensor, inputs=None, tolerance: float |
     if difference > tolerance * scale:
         digits = ""
         if got.dtype == torch.float64 and difference < 1e-5 * scale:
-            digits = " float64 is checked to nine digits: is something float32, or a little added?"
+            digits = " float64 is checked to nine digits."
         raise Failure(f"{name}: off by up to {difference:.2g}.{digits}", **evidence)
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from attncourse.checks.diagnosis import DependencyMap, Diagnosis, Example
 
 TWO = (
-    "Two things at once. Mend the first and run again: then only the second is left, and what is "
-    "said of it here is true."
+    "Two things at once, and each is told as if it were the only one. Mend the first and run "
+    "again: then only the second is left."
 )
 OPEN = "○: stays open while the result is wrong"
 PROBABLY = "What you probably think"
@@ -314,7 +314,7 @@ def _told(report: Report) -> Iterator[tuple[Result, str]]:
     for result in report.results:
         message = "" if result.message == why or not report.begun else result.message
         if message != said and message in first:
-            yield result, f"the same reason as for “{first[message]}”"
+            yield result, f"the same as for “{first[message]}”"
         else:
             yield result, message and _unless_said(message, said)
         if message:
@@ -325,7 +325,7 @@ def _told(report: Report) -> Iterator[tuple[Result, str]]:
 def _unless_said(message: str, said: str | None) -> str:
     """A message, or short what it repeats: an error on inputs of another size is no news."""
     if message == said:
-        return "the same reason"
+        return "the same"
     if said and "Your answer raised" in said and _unsized(message) == _unsized(said):
         return "the same error, for other sizes"
     if said and "is expected" in said and _unsized(message) == _unsized(said):

@@ -319,7 +319,7 @@ def as_length(mask):
 
 task.fault("A-NO-MASK", visible=lambda mask, scores: None)
 task.fault("M-POLARITY", visible=unless_none(torch.logical_not))
-task.fault("M-AFTER-SOFTMAX", hide=as_is, clear=lambda weights, mask: weights * mask)
+task.fault("M-AFTER-SOFTMAX", hide=as_is, clear=(lambda weights, mask: weights * mask, ...))
 task.fault(
     "M-AFTER-RENORMALIZED",
     hide=as_is,

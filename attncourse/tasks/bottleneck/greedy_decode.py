@@ -679,6 +679,14 @@ task.fault(
     rounds=lambda max_length: range(max_length - 1),
     join=(..., column_by_column, or_a_column_of_eos, in_a_full_table),
 )
+
+
+def ends_with_eos(written, batch_size, max_length, eos):
+    words = torch.stack(written, dim=1)
+    return words if len(written) < max_length else words.index_fill(1, torch.tensor([-1]), eos)
+
+
+task.fault("C-LIMIT-AND-EOS", join=ends_with_eos)
 task.fault("C-ONE-STEP-LONG", rounds=lambda max_length: range(max_length + 1))
 task.fault(
     "C-NO-LIMIT",

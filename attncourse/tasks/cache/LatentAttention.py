@@ -397,7 +397,7 @@ class Latent(nn.Module):
         return self.split(self.v_up(latent))
 
     def matrices(self):
-        return (up.weight.unflatten(0, (self.h, self.d)) for up in (self.k_up, self.v_up))
+        return heads_of(self, self.k_up), heads_of(self, self.v_up)
 
     def width(self):
         return self.d + self.r
@@ -672,11 +672,23 @@ task.fault(
     content_value=(lambda self, latent: self.split(self.k_up(latent)), ...),
     matrices=lambda self: (self.k_up.weight.unflatten(0, (self.h, self.d)),) * 2,
 )
+
+
+def heads_of(self, up):
+    return up.weight.unflatten(0, (self.h, self.d))
+
+
+def turned_heads(self, up):
+    return up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1)
+
+
 task.fault(
     "L-HEADS-TURNED",
     section=ABSORBED,
-    matrices=lambda self: (
-        up.weight.unflatten(0, (self.d, self.h)).transpose(0, 1) for up in (self.k_up, self.v_up)
+    matrices=(
+        lambda self: (turned_heads(self, self.k_up), turned_heads(self, self.v_up)),
+        lambda self: (turned_heads(self, self.k_up), heads_of(self, self.v_up)),
+        lambda self: (heads_of(self, self.k_up), turned_heads(self, self.v_up)),
     ),
 )
 task.fault(

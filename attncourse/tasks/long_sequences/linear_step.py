@@ -295,6 +295,10 @@ class ZerosAtFirst(ReadsFirst):
 
 
 task.fault(
+    "L-NEW-NOT-BELOW",
+    asked=lambda before, after, key: after if before is None else (after[0], before[1] + 0),
+)
+task.fault(
     "L-REPLACES",
     add=(lambda state, new, key, query: (new, key), ...),
     kept=(

@@ -216,12 +216,19 @@ task.fault("W-GLOBAL-IGNORED", first=lambda i, count: i < 0)
 task.fault("W-GLOBAL-LOOKS", columns=nobody)
 task.fault("W-GLOBAL-LOOKED-AT", rows=nobody)
 task.fault("W-GLOBAL-AMONG-THEMSELVES", join=lambda near, rows, columns: near | (rows & columns))
+task.fault(
+    "W-GLOBAL-NOT-ITSELF",
+    join=lambda near, rows, columns: (
+        (near | rows | columns) & ~(torch.eye(len(near), dtype=torch.bool) & rows)
+    ),
+)
 task.fault("W-JOIN-AND", join=lambda near, rows, columns: near & (rows | columns))
 task.fault(
     "W-GLOBAL-INDEX",
     first=(
         lambda i, count: i == count,
         lambda i, count: i == count - 1,
+        lambda i, count: (i == count) & (count > 0),
     ),
 )
 task.fault(

@@ -167,6 +167,10 @@ task.fault(
     first=(lambda period, n: min(period + 1, n - 1), lambda period, n: period + 1),
 )
 task.fault(
+    "I-WHOLE-BLOCKS",
+    last=lambda period, n: n // period * period if n >= 2 * period else n,
+)
+task.fault(
     "I-LAST-REPETITION",
     first=(lambda period, n: max(period, n - period), lambda period, n: n - period),
     picked=(..., lambda w, rows, distance: w[..., rows, rows - distance]),

@@ -3,6 +3,7 @@ import torch
 from attncourse import pictures as reference
 from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.task import Task
+from attncourse.tasks import as_is
 
 
 def grid(rows, columns, width):
@@ -202,6 +203,14 @@ task.fault(
         lambda row, column: joined(torch.zeros_like(row), column),
     ),
 )
+
+
+@task.fault("C-2D-CUT-AT-THE-END")
+class CutAtTheEnd(Grid):
+    cut = as_is
+
+    def __call__(self, rows, columns, width):
+        return super().__call__(rows, columns, width)[:, :width]
 
 
 added = task.fault("C-2D-SUM", join=lambda row, column: (row + column).repeat(1, 2))
