@@ -261,11 +261,12 @@ def at_least(tiny):
 
 
 task.fault("C-LOG-ZERO", visible=everywhere, trust=alike)
+ZEROS_TOO = {"visible": everywhere, "trust": alike}
 task.fault(
     "C-ZERO-AS-TINY",
-    visible=everywhere,
-    trust=alike,
-    positive=tuple(at_least(10.0**-n) for n in (8, 6, 9, 3, 4, 5, 10, 12)),
+    **ZEROS_TOO,
+    positive=(at_least(1e-8), at_least(1e-6), at_least(1e-3)),
+    entire=[ZEROS_TOO | {"positive": at_least(10.0**-n)} for n in (4, 5, 9, 10, 12)],
 )
 task.fault("C-LOG-BASE", logarithm=torch.log10, entire=[{"logarithm": torch.log2}])
 task.fault("C-WEIGHTS-AS-LOGS", positive=lambda weights, seen: weights, logarithm=as_is)
