@@ -269,7 +269,7 @@ class Answer:
             if theirs is None:
                 said = f" Autograd says: {seen.gradient_error}" if seen.gradient_error else ""
                 raise Failure(
-                    f"No gradient reaches {name}: the model could not learn through this answer."
+                    f"No gradient reaches {name}: a model could not learn by it."
                     f"{said}",
                     inputs,
                 )
