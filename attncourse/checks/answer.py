@@ -269,8 +269,7 @@ class Answer:
             if theirs is None:
                 said = f" Autograd says: {seen.gradient_error}" if seen.gradient_error else ""
                 raise Failure(
-                    f"No gradient reaches {name}: a model could not learn by it."
-                    f"{said}",
+                    f"No gradient reaches {name}: a model could not learn by it.{said}",
                     inputs,
                 )
             if not torch.isfinite(theirs).all():
