@@ -78,9 +78,10 @@ def of(mistake, form, seed):
     return {"ratios": dict(hidden_panel(mistake, form, seed))}
 
 
-def named(answer, mistake, form, rng):
-    """Assert that a panel gets the name of its mistake."""
+def named(answer, mistake, form, rng, **also):
+    """Assert that a panel, or one in which `also` is off, gets the name of its mistake."""
     inputs = of(mistake, form, draw(rng, 1000))
+    inputs["ratios"].update(also)
     name = answer(inputs)["name"]
     if name == mistake:
         return
