@@ -772,7 +772,7 @@ def test_every_input_has_a_name_that_a_student_knows():
 
 def test_what_stands_for_no_word_is_said_to():
     late = wrong("C-STOPS-WITH-ROW-0", "greedy_decode")
-    assert "Its words (−1: none was written, in a row that" in str(run("greedy_decode", late))
+    assert "Its words (−1: none was written, behind a" in str(run("greedy_decode", late))
 
 
 def test_an_axis_is_called_as_in_the_books_notation(root):

@@ -255,7 +255,7 @@ def writes(answer, inputs, about="", only_words=False):
         if ours[:due] != theirs[:due]:
             raise Failure(
                 f"bos = {inputs['bos']}, eos = {inputs['eos']}: row {row} should be "
-                f"{in_words(ours)}; your answer wrote {in_words(theirs)}.",
+                f"{in_words(ours)}; yours comes to {in_words(theirs)}.",
                 *evidence,
                 whole="result",
             )
