@@ -66,11 +66,13 @@ task = Task(
     forbidden=FUSED_ATTENTION,
 )
 
-task.check(2)(a_query_with_nothing_to_attend_to_gets_zeros)
+task.check(2, "beside a query with nothing to attend to all is right, the gradient too")(
+    a_query_with_nothing_to_attend_to_gets_zeros
+)
 
 
-@task.check(1)
-def so_do_all_queries_if_all_is_hidden(answer, rng):
+@task.check(1, "if all is hidden, all is right, the gradient too")
+def if_all_is_hidden_all_is_right(answer, rng):
     answer.matches(all_hidden(rng), gradient=True)
 
 

@@ -124,7 +124,7 @@ def any_axis_can_compete(answer, rng):
 
 
 @task.check(1)
-def scores_of_ten_thousand_give_finite_weights(answer, rng):
+def scores_of_ten_thousand_give_finite_and_right_weights(answer, rng):
     # A log-sum-exp of 1e4 is known to 1e-3 in float32, so nothing sharper is asked.
     offset = torch.tensor([[1e4], [0.0], [-1e4]])
     answer.matches({"scores": integers(rng, 3, 5) + offset, "dim": -1}, tolerance=5e-3)
