@@ -247,6 +247,7 @@ def first_word(beam_search):
 START = by_word(LURED, width=1)
 STOP = by_word(LURED, width=2, max_length=2)
 WORSE = by_word(LURED)
+ENDS = by_word(SHORT, width=3, max_length=6)
 
 
 def begins_with(answer, inputs):
@@ -260,6 +261,19 @@ def is_greedy(answer):
     return torch.equal(answer(WORSE), answer.expected(WORSE | {"width": 1}))
 
 
+def ends_otherwise(answer):
+    """Whether a sentence that has ended early is treated, or compared, in another way."""
+    ours, theirs = as_it_goes(answer, ENDS, "")
+    return not torch.equal(answer(ours)[:, : ENDS["max_length"]], answer.expected(theirs))
+
+
+def is_open(answer, about):
+    """Whether what the check is `about` cannot be seen beside what has a check of its own."""
+    if is_greedy(answer):
+        return about not in ("start", "worse")
+    return about in ("", "worse") and ends_otherwise(answer)
+
+
 def is_wrong(answer, inputs):
     return not torch.equal(answer(inputs), answer.expected(inputs))
 
@@ -267,7 +281,8 @@ def is_wrong(answer, inputs):
 def as_it_goes(answer, inputs, about):
     """Inputs for the answer, and for the reference: from the same word on, to the same length.
 
-    What the check is `about` stays: "start" or "length" (or "worse", a beginning that may win).
+    What the check is `about` stays: "start" or "length" (or "worse", a beginning that may win, or
+    "ends", who has ended).
     """
     ours = theirs = inputs
     start = usual = begins_with(answer, START)
@@ -307,7 +322,7 @@ def finds(answer, inputs, what, about=""):
                 f"{in_words(ours)}; your answer found {in_words(theirs)}.",
                 *evidence,
                 whole="result",
-                open=about not in ("start", "worse") and is_greedy(answer),
+                open=is_open(answer, about),
             )
 
 
@@ -362,12 +377,12 @@ def what_belongs_to_a_beginning_moves_with_it(answer, rng):
 
 @task.check(2)
 def who_has_ended_stays_as_it_is_and_competes(answer, rng):
-    finds(answer, by_word(LONG, width=2, max_length=5), "A sentence that ends late")
-    finds(answer, by_word(SHORT, width=3, max_length=6), "A sentence that ends early")
+    finds(answer, by_word(LONG, width=2, max_length=5), "A sentence that ends late", "ends")
+    finds(answer, ENDS, "A sentence that ends early", "ends")
     for likely in (-0.5, 0.5, 1.5, 2.5):
-        finds(answer, ending(rng, 12, likely, width=4, max_length=6), "Ends are likely")
+        finds(answer, ending(rng, 12, likely, width=4, max_length=6), "Ends are likely", "ends")
     other = ending(rng, 12, 1.5, bos=0, eos=3, memory=0.0, width=4, max_length=6)
-    finds(answer, other, "eos is 3")
+    finds(answer, other, "eos is 3", "ends")
 
 
 @task.check(2)
