@@ -814,9 +814,9 @@ def test_two_errors_at_once_are_both_named_the_one_that_shows_more_first(answer,
     assert report.as_dict()["diagnoses"] == ids
     text, html = str(report), report._repr_mimebundle_()["text/html"]
     for shown in (text, html):
-        assert "Two things at once" in shown and "Mend the first and run again" in shown
-        # the second is written of an answer that is right but for it
-        assert "then only the second is left, and what is said of it here is true" in plain(shown)
+        assert "Two things at once" in shown and "Mend the first and run" in shown
+        # each is written of an answer that is right but for it
+        assert "each is told as if it were the only one" in plain(shown)
         assert shown.index(ids[0]) < shown.index(ids[1])
 
 

@@ -191,6 +191,9 @@ RECORDS = {
         "fails": (("fused", 8, 1024),),
         "predicted": 0,
     },
+    "a GPU, and a crossover far beyond predicted": {
+        **{"machine": T4, "even": (9e4, 3e4), "predicted": 100_000}
+    },
 }
 
 
@@ -580,6 +583,11 @@ task.fault(
     "L4-HELD-OTHER-SIDE",
     **PREDICT,
     held=lambda guess, at_1, at_8: at_8 <= 2 * guess if at_8 else guess == 0,
+)
+task.fault(
+    "L4-HELD-BEYOND",
+    **PREDICT,
+    held=lambda guess, at_1, at_8: within(guess, at_8) or (not at_8 and guess > 4096),
 )
 task.fault(
     "L4-NEVER-HELD", **PREDICT, held=lambda guess, at_1, at_8: bool(at_8) and within(guess, at_8)
