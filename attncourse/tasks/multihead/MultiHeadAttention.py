@@ -208,8 +208,8 @@ def reads_everything(answer, rng):
         has_shape("weights", before, "(b h q k)", 2, 3, 3, 4, inputs=inputs)
     for name in ("query", "key"):
         for feature in (0, 3, 5):
-            changed = inputs[name].clone()
-            changed[:, :2, feature] += 2.0
+            changed = inputs[name].clone()  # in every word, and of no two keys by the same
+            changed[..., feature] += torch.arange(changed.shape[1], device=changed.device) + 1
             _, after = answer(inputs | {name: changed})
             for head in range(3):
                 if is_close(before[:, head], after[:, head]).all():
