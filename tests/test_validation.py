@@ -168,10 +168,10 @@ VALUES = {
         about_mask(true(B, K, Q), (B, Q, K))
     ),
     "mask must broadcast to (b k) = (2 5); got shape (3 5)": about_mask(true(Q, K), (B, K), "b k"),
-    "got shape (2 5). A padding mask (b k) needs an axis for the queries: mask[:, None, :]": (
+    "got shape (2 5). A padding mask (b k) goes in as mask[:, None, :]": (
         about_mask(true(B, K), (B, Q, K))
     ),
-    "got shape (2 5). A padding mask (b k) needs an axis for the queries: mask[:, None, None, :]": (
+    "got shape (2 5). A padding mask (b k) goes in as mask[:, None, None, :]": (
         about_mask(true(B, K), (B, 6, Q, K))
     ),
     # A mask that is larger than what it masks would make the result larger, too.

@@ -100,7 +100,7 @@ def validate_mask(
         raise ValueError(f"mask is on {mask.device} but {name} is on {scored.device}")
     if broadcast(mask.shape, shape) != tuple(shape):
         inserted = "None, " * (len(shape) - 2)
-        advice = f". A padding mask (b k) needs an axis for the queries: mask[:, {inserted}:]"
+        advice = f". A padding mask (b k) goes in as mask[:, {inserted}:]"
         raise ValueError(
             f"mask must broadcast to {axes}; got shape {shown(mask)}"
             + (advice if mask.ndim == 2 and len(shape) > 2 else "")

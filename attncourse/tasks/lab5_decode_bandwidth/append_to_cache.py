@@ -184,7 +184,7 @@ def a_step_allocates_nothing_as_large_as_the_cache(answer, rng):
             raise Failure(
                 f"The key cache holds {room // 2} positions, {filled:,} bytes. To add one of "
                 f"{inputs['key'].nbytes:,} bytes your answer makes a tensor of "
-                f"{found['biggest']:,}. `cat` and `clone` copy the whole cache."
+                f"{found['biggest']:,}. `cat`, `clone` and `contiguous` copy the cache."
             )
 
 
