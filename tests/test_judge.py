@@ -25,6 +25,7 @@ from corpus.answers import (
     blind_8_13,
     blind_again_1_7,
     blind_again_8_13,
+    blind_eleventh,
     blind_fifth_1_7,
     blind_fifth_8_14,
     blind_fourth_1_7,
@@ -512,11 +513,12 @@ BLIND = (
     *(blind_1_7, blind_8_13, blind_again_1_7, blind_again_8_13),
     *(blind_third_1_7, blind_third_8_13, by_kind),
     *(blind_fourth_1_7, blind_fourth_8_13, after_reports_blind),
-    *(blind_fifth_1_7, blind_fifth_8_14, blind_sixth_1_7, blind_sixth_8_14),
+    *(blind_fifth_1_7, blind_fifth_8_14, blind_sixth_1_7, blind_sixth_8_14, blind_eleventh),
 )
 UNNAMED = {  # what is told of them is the check that fails
     blind_third_8_13: ("rotate-2", "shift_relative-1", "cached_attention-3"),
     blind_third_1_7: ("fit_growth-3",),
+    blind_eleventh: blind_eleventh.UNNAMED,
 }
 
 
