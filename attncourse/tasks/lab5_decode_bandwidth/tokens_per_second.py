@@ -116,6 +116,7 @@ task.spelling(rate=without_limit)
 
 # --- faults -------------------------------------------------------------------------------------
 
+task.fault("L5-HALF-FILLED", caches=lambda b, n, bytes_per_token: b * n * bytes_per_token / 2)
 task.fault("L5-ONE-TOKEN-A-STEP", tokens=lambda b, n: 1)
 task.fault("L5-ALL-TOKENS-A-STEP", tokens=lambda b, n: b * n)
 task.fault("L5-WEIGHTS-ONLY", caches=lambda b, n, bytes_per_token: 0)
