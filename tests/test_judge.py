@@ -208,6 +208,18 @@ for names in sys.argv[1:]:
 """
 
 
+CHANCE = "masked_words", "sample"  # here two thoughts are looked for by shares alone
+
+
+@pytest.mark.parametrize(
+    "task",
+    [each for each in TASKS if not tables.is_wanted(registry.find(each)) and each not in CHANCE],
+)
+def test_where_no_table_is_kept_all_pairs_of_thoughts_are_tried(task):
+    both = sum(map(tables._of_thoughts, compositions.pairs(registry.find(task))))
+    assert both <= tables.MOST_OF_THOUGHTS
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
 def test_a_table_is_current_whatever_else_is_loaded():

@@ -585,10 +585,10 @@ task.fault(
     held=lambda guess, at_1, at_8: at_8 <= 2 * guess if at_8 else guess == 0,
 )
 task.fault(
+    "L4-NEVER-HELD", **PREDICT, held=lambda guess, at_1, at_8: bool(at_8) and within(guess, at_8)
+)
+task.fault(
     "L4-HELD-BEYOND",
     **PREDICT,
     held=lambda guess, at_1, at_8: within(guess, at_8) or (not at_8 and guess > 4096),
-)
-task.fault(
-    "L4-NEVER-HELD", **PREDICT, held=lambda guess, at_1, at_8: bool(at_8) and within(guess, at_8)
 )
