@@ -346,7 +346,7 @@ def _gradients(task: Task, got: Fingerprint, edits: bool) -> Iterator[Statement]
     if edits:  # an edit in place breaks autograd, and is the cause
         return
     arrives: dict[str, list[bool]] = {}
-    partly = Counter()
+    partly, broken = Counter(), Counter()
     for key, ours in of_reference(task).pieces.items():
         theirs = got.pieces.get(key)
         if not isinstance(ours, Gradient) or not isinstance(theirs, Gradient):
@@ -358,12 +358,15 @@ def _gradients(task: Task, got: Fingerprint, edits: bool) -> Iterator[Statement]
         name = key[1].removeprefix("gradient of ")
         there = isinstance(theirs.value, Tensor) and bool(theirs.value.any())
         arrives.setdefault(name, []).append(there)
+        broken[name] += isinstance(theirs.value, str) and theirs.value == "broken"
         if there and theirs.value.shape == due.shape and (theirs.value == 0)[due].any():
             partly[name] += 1
     for name, there in sorted(arrives.items()):
         called = task.called(name)
         if not any(there):
             words = f"{called} should get a gradient, and none arrives at it."
+            if broken[name] == len(there):
+                words = f"autograd ends with an error, so no gradient arrives at {called}."
             yield Statement("no gradient", name, _begin(words))
         elif not all(there):
             words = f"In some of our calls no gradient arrives at {called}, and one should."

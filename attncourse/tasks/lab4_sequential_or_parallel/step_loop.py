@@ -162,7 +162,7 @@ def the_cell_is_called_once_for_each_position_from_the_first_to_the_last(answer,
             raise Failure(
                 f"For n = {n} your answer calls the cell {len(order)} "
                 f"time{'s' * (len(order) != 1)}{where}. "
-                "Once for each position, from the first to the last, is enough."
+                "It should be called once for each position, from the first to the last."
             )
 
 
