@@ -97,7 +97,7 @@ TIES = (
     (learned(2, cd=2, ab=2), "both occur twice; a is older than c"),
     (learned(2, ac=2, ab=2), "the same left piece; b is older than c"),
     (learned(1, ad=2, bc=2), "the left piece decides first"),
-    (learned(3, xyb=9, za=2, xya=2), "letters are older than pieces"),
+    (learned(3, xyb=9, za=2, xya=2), "among equals, letters are older than pieces"),
     (learned(4, dea=9, dec=8, bca=9, bcc=8), "pieces by their birth, not by the alphabet"),
 )
 
