@@ -61,7 +61,7 @@ MOST_SECONDS = 2.0  # for one explanation with two faults
 MOST_OFF = 1  # pieces in which two faults may seem not to fit: codes are coarse
 NEVER = 0xFFFF  # the code of one that takes longer
 MOST_LIVE = 300  # explanations with two faults that are tried where no table is kept
-MOST_OF_THOUGHTS = 620  # of these, where there are more
+MOST_OF_THOUGHTS = 600  # of these, where there are more
 SIGNS = 4  # random projections of a tensor that stand for it
 
 

@@ -328,6 +328,10 @@ def a_cache_belongs_to_its_text(answer, rng):
 # --- the reference in steps ---------------------------------------------------------------------
 
 
+def heads_of(self, up):
+    return up.weight.unflatten(0, (self.h, self.d))
+
+
 @task.steps
 class Latent(nn.Module):
     def __init__(self, model_width, num_heads, head_width, latent_width, rope_width):
@@ -672,10 +676,6 @@ task.fault(
     content_value=(lambda self, latent: self.split(self.k_up(latent)), ...),
     matrices=lambda self: (self.k_up.weight.unflatten(0, (self.h, self.d)),) * 2,
 )
-
-
-def heads_of(self, up):
-    return up.weight.unflatten(0, (self.h, self.d))
 
 
 def turned_heads(self, up):

@@ -78,8 +78,8 @@ def of(mistake, form, seed):
     return {"ratios": dict(hidden_panel(mistake, form, seed))}
 
 
-def named(answer, mistake, form, rng, **also):
-    """Assert that a panel, or one in which `also` is off, gets the name of its mistake."""
+def named(answer, mistake, form, rng, also=()):
+    """Assert that a panel, with these entries in it `also`, gets the name of its mistake."""
     inputs = of(mistake, form, draw(rng, 1000))
     inputs["ratios"].update(also)
     name = answer(inputs)["name"]

@@ -590,5 +590,5 @@ task.fault(
 task.fault(
     "L4-HELD-BEYOND",
     **PREDICT,
-    held=lambda guess, at_1, at_8: within(guess, at_8) or (not at_8 and guess > 4096),
+    entire=[{"held": lambda guess, at_1, at_8: within(guess, at_8) or (not at_8 and guess > 4096)}],
 )
