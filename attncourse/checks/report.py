@@ -579,7 +579,7 @@ def html_example(task: Task, example: Example) -> Markup:
     ).format(
         _found(example),
         each("{}", map(_html_table, inputs, inputs.values())),
-        _result(task, example),
+        with_code(_result(task, example)),
         _html_table("expected", expected),
         _html_table(_got(example), got, expected),
     )

@@ -358,6 +358,18 @@ task.fault("D-DETACHED-WEIGHTS", section="gradients", after=lambda weights, quer
 
 of_masks(task, section="masks")
 
+
+@task.fault("M-DEAD-ROW-OUTPUT", section="masks")
+class OutputCleared(Attention):
+    """The weights of a row in which all is hidden stay as they are."""
+
+    clear = as_is
+
+    def __call__(self, query, key, value, mask=None):
+        output, weights = super().__call__(query, key, value, mask)
+        return output if mask is None else output * mask.any(-1, keepdim=True), weights
+
+
 # --- faults: what is read and returned ----------------------------------------------------------
 
 
@@ -382,14 +394,3 @@ task.fault(
 )
 task.fault("D-SWAPPED-RESULTS", results=lambda output, weights, scores: (weights, output))
 task.fault("D-OUTPUT-ONLY", results=lambda output, weights, scores: output)
-
-
-@task.fault("M-DEAD-ROW-OUTPUT")
-class OutputCleared(Attention):
-    """The weights of a row in which all is hidden stay as they are."""
-
-    clear = as_is
-
-    def __call__(self, query, key, value, mask=None):
-        output, weights = super().__call__(query, key, value, mask)
-        return output if mask is None else output * mask.any(-1, keepdim=True), weights
