@@ -101,6 +101,7 @@ def wrong_lines(task, fault) -> str:
     for name, step in steps.items():
         step = getattr(step, "__func__", step)
         free = inspect.getclosurevars(step).nonlocals if inspect.isfunction(step) else {}
+        free = {each: value for each, value in free.items() if each != "__class__"}  # of super()
         for each, value in {**free, name: step}.items():
             if isinstance(value, int | float | str | torch.dtype | types.NoneType):
                 lines.append(f"{each} = {value}")
@@ -109,7 +110,7 @@ def wrong_lines(task, fault) -> str:
             elif callable(value) and (text := source(value).strip()):
                 whole = text.startswith(("def ", "class ", "@"))
                 lines.append(text if whole else f"{each} = {text}")
-            elif each != "__class__":
+            else:
                 return ""
     return "\n".join(lines)
 
