@@ -611,9 +611,9 @@ def test_an_entry_of_the_gallery_begins_with_the_thought_and_shows_the_wrong_lin
         code = head.find_all("code")[-1].extract().get_text()
         assert code == entry["id"] and len(head.get_text()) > 5, code
         # What is Python's or torch's own is named, and its code is not a student's lines.
-        own = [line for pre in entry.find_all("pre") for line in pre.get_text().splitlines()]
-        assert not any(line.strip().startswith(">>>") for line in own), code
-        assert not any(line.startswith("@task.fault") for line in own[1:]), code  # once is enough
+        for lines in (pre.get_text().splitlines() for pre in entry.find_all("pre")):
+            assert not any(line.strip().startswith(">>>") for line in lines), code
+            assert not any(line.startswith("@task.fault") for line in lines[1:]), code  # shown once
     assert sum(bool(entry.pre) for entry in entries) >= 0.9 * len(entries)
     assert any("middle = statistics.median\n" in entry.get_text() for entry in entries)
 

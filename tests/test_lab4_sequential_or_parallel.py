@@ -248,9 +248,9 @@ def test_the_receipt_of_another_lab_is_told_that_and_nothing_else():
 
 def test_a_loop_that_never_calls_the_cell_is_told_a_whole_sentence():
     said = " ".join(messages("step_loop", lambda cell, inputs, state: torch.zeros_like(inputs)))
-    assert "calls the cell 0 times. Once" in said
+    assert "calls the cell 0 times. It should be called once" in said
     said = " ".join(messages("step_loop", wrong("L4-CELL-SWAPPED")))
-    assert "1 time, with something that is no position of the input. Once" in said
+    assert "1 time, with something that is no position of the input. It should" in said
 
 
 def test_a_wrong_shape_is_no_matter_of_gradients():
