@@ -985,6 +985,8 @@ def test_a_thought_of_one_task_is_known_to_all_in_which_it_can_occur():
             assert thoughts.square(task, thought, known), (task.name, thought)
     for (_, task), (faults, _) in known.items():
         assert set(faults) <= set(registry.find(task).faults if task else ())
+    written = Path(__file__).parent / "bench/thoughts.md"
+    assert thoughts.table() == written.read_text(encoding="utf-8"), "python tests/bench/thoughts.py"
 
 
 def test_each_mistake_of_a_public_report_is_in_the_list_of_its_task():

@@ -63,14 +63,14 @@ def square(task: Task, thought: str, known: dict) -> str:
     return f"({reason})" if reason else ""
 
 
-def main() -> None:
+def table() -> str:
     known = data()
     thoughts = list(dict.fromkeys([*RULES, *(thought for thought, _ in known)]))
-    print("| task | " + " | ".join(thoughts) + " |")
-    print("|---" * (len(thoughts) + 1) + "|")
+    rows = [["task", *thoughts], ["---"] * (len(thoughts) + 1)]
     for task in registry.all_tasks().values():
-        print(f"| {task.name} | " + " | ".join(square(task, t, known) for t in thoughts) + " |")
+        rows.append([task.name, *(square(task, thought, known) for thought in thoughts)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 if __name__ == "__main__":
-    main()
+    print(table(), end="")
