@@ -1308,6 +1308,7 @@ def remembers(query, key, value, mask=None, _calls=itertools.count()):  # noqa: 
         (returns("x"), "returned a str; a pair is expected: output, weights"),
         (returns(torch.zeros(2)), "returned a tensor of shape (2), float32; a pair is expected"),
         (returns((torch.zeros(2),)), "a sequence of 1: a tensor of shape (2)"),
+        (returns([torch.zeros(2)] * 3), "a sequence of 3, each a tensor of shape (2)"),
         (as_numpy, "output is a numpy.ndarray; a torch.Tensor is expected"),
         (in_half, "output has dtype torch.float16"),
         (raises, "raised NameError: name 'undefined_name' is not defined"),
@@ -1519,6 +1520,22 @@ def test_what_a_right_result_alone_could_show_is_left_open():
     )
     assert "○ weights of large scores are right" in str(report) and OPEN in str(report)
     assert OPEN in report._repr_mimebundle_()["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("task", "fault"),
+    [
+        ("causal_mask", "C-SQUARE"),  # shape
+        ("causal_mask", "C-NOT-BOOLEAN"),  # dtype
+        ("causal_mask", "C-NO-TENSOR"),  # kind
+        ("attend", "C-WEIGHTS-KEEPDIM"),  # shape, in two wordings
+        ("MultiHeadAttention", "H-CONTIGUOUS"),  # an error
+    ],
+)
+def test_the_first_check_alone_says_what_keeps_a_result_from_being_compared(task, fault):
+    report = run(task, wrong(fault, task))
+    marks = [report.mark(result) for result in report.results if not result.passed]
+    assert marks[0] == "✗" and len(marks) > 2 and {*marks[1:]} == {"○"}
 
 
 def test_where_a_special_case_alone_is_wrong_nothing_is_left_open():

@@ -74,7 +74,9 @@ def describe(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {shape_of(value)}, {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, list | tuple):
-        return f"a sequence of {len(value)}: " + "; ".join(map(describe, value[:4]))
+        each = list(dict.fromkeys(map(describe, value[:4])))
+        alike = len(value) > 1 and len(each) == 1
+        return f"a sequence of {len(value)}{', each ' if alike else ': '}{'; '.join(each)}"
     if value is None:
         return "None"
     module = type(value).__module__.split(".")[0]

@@ -34,7 +34,7 @@ TWO = (
     "Two things at once, and each is told as if it were the only one. Mend the first and run "
     "again: then only the second is left."
 )
-OPEN = "○: stays open while the result is wrong"
+OPEN = "○: stays open while something else is wrong"
 PROBABLY = "What you probably think"
 PARTLY = "At least part of this looks like a mistake we know"
 
@@ -108,17 +108,19 @@ class Report:
         """The checks that met a wrong result, and not what they are named for.
 
         Where the result is wrong on most inputs, the first check that compares it says so. Whether
-        big scores stay finite, say, a later one could tell of a right result alone.
+        big scores stay finite, say, a later one could tell of a right result alone. And of what has
+        the wrong shape, or does not come at all, none can tell more than the first.
         """
-        compared, found, failed = set(), [], [each for each in self.results if not each.passed]
+        met, found, failed = set(), [], [each for each in self.results if not each.passed]
         mostly = self.diagnosis is not None and self.diagnosis.mostly
         for result in failed:
-            what = getattr(result.error, "whole", "")
+            what = mostly and getattr(result.error, "whole", "")
+            bare = _malformed(result.message)
             follows = getattr(result.error, "open", False) or result.message.startswith(HOLDS)
-            if (mostly and what in compared) or follows:
+            if met & {what, bare} or follows:
                 found.append(result)
-            elif what:
-                compared.add(what)
+            else:
+                met |= {what, bare} - {"", False}
         return found if len(found) < len(failed) else found[1:]  # something is always wrong
 
     def mark(self, result: Result) -> str:
@@ -333,8 +335,16 @@ def _unless_said(message: str, said: str | None) -> str:
     return message
 
 
+def _malformed(message: str) -> str:
+    """What keeps a result from being compared: an error, its shape, dtype or kind; else ""."""
+    if "raised " in message:
+        return _unsized(message)
+    found = re.search(r"\bshape|\btorch(?=\.(float|int|bool))|(?<!what)(?<!\d) is expected", message)
+    return found[0] if found else ""
+
+
 def _unsized(message: str) -> str:
-    return re.sub(r"\d+", "", message)
+    return re.sub(r"a sequence of .*(?=; )|\d[\d ]*", "", message)
 
 
 # --- text ---------------------------------------------------------------------------------------
