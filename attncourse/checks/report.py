@@ -404,8 +404,7 @@ def _text_example(task: Task, example: Example) -> list[str]:
 
     inputs = _shown_inputs(task, example)
     width = max(map(len, [*inputs, "expected"]))
-    loose = task.tolerance and task.tolerance > 1e-3  # so that it shows in four digits
-    about = "about " if loose and _is_measured(example.expected) else ""
+    about = "about " if _is_measured(example.expected, task.tolerance or 0.0) else ""
     expected, got = _both(example)
     return [
         f"{_found(example)}:",
@@ -416,9 +415,12 @@ def _text_example(task: Task, example: Example) -> list[str]:
     ]
 
 
-def _is_measured(value: object) -> bool:
-    """Whether it is a number, or several, and not only yes or no, or none at all."""
-    return isinstance(value, Tensor) and bool(((value != 0) & (value != 1)).any())
+def _is_measured(value: object, tolerance: float) -> bool:
+    """Whether four digits show what a task permits: of numbers, and of counts that are large."""
+    if tolerance <= 1e-3 or not isinstance(value, Tensor):
+        return False
+    value = value.double()
+    return bool(((value != value.round()) | (value.abs() * tolerance > 1)).any())
 
 
 def _text_map(found: DependencyMap) -> list[str]:
