@@ -1308,7 +1308,6 @@ def remembers(query, key, value, mask=None, _calls=itertools.count()):  # noqa: 
         (returns("x"), "returned a str; a pair is expected: output, weights"),
         (returns(torch.zeros(2)), "returned a tensor of shape (2), float32; a pair is expected"),
         (returns((torch.zeros(2),)), "a sequence of 1: a tensor of shape (2)"),
-        (returns([torch.zeros(2)] * 3), "a sequence of 3, each a tensor of shape (2)"),
         (as_numpy, "output is a numpy.ndarray; a torch.Tensor is expected"),
         (in_half, "output has dtype torch.float16"),
         (raises, "raised NameError: name 'undefined_name' is not defined"),

@@ -70,13 +70,14 @@ class Unanswered(Failure):
 
 
 def describe(value: object) -> str:
-    """Say what a value is, as a student would: type, shape and dtype."""
+    """Say what a value is, as a student would: type, shape and dtype.
+
+    The tables of explanations (`tables`) hold such sentences: with other words, build them anew.
+    """
     if isinstance(value, Tensor):
         return f"a tensor of shape {shape_of(value)}, {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, list | tuple):
-        each = list(dict.fromkeys(map(describe, value[:4])))
-        alike = len(value) > 1 and len(each) == 1
-        return f"a sequence of {len(value)}{', each ' if alike else ': '}{'; '.join(each)}"
+        return f"a sequence of {len(value)}: " + "; ".join(map(describe, value[:4]))
     if value is None:
         return "None"
     module = type(value).__module__.split(".")[0]
