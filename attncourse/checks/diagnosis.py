@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -199,12 +200,8 @@ MOST_OF_AN_ERROR = 100  # letters
 
 def _instead(failure: Failure) -> str:
     """What came in place of a result: (raised IndexError: …)."""
-    return f"({_cut(str(failure).removeprefix('Your answer ').rstrip('.'), MOST_OF_AN_ERROR)})"
-
-
-def _cut(text: str, most: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[:most]}…"
+    said = str(failure).removeprefix("Your answer ").rstrip(".")
+    return f"({textwrap.shorten(said, MOST_OF_AN_ERROR, placeholder=' …')})"
 
 
 @functools.cache

@@ -312,35 +312,27 @@ def _points(report: Report) -> str:
 
 def _told(report: Report) -> Iterator[tuple[Result, str]]:
     """Each verdict with its message, or "": nothing is said twice."""
-    why, said, first = report.diagnosis and report.diagnosis.why, None, {}
+    why, before, first = report.diagnosis and report.diagnosis.why, "", {}
     for result in report.results:
         message = "" if result.message == why or not report.begun else result.message
-        if message != said and message in first:
-            yield result, f"the same as for “{first[message]}”"
+        left_open = result in report.left_open
+        seen = first.get(_unsized(message) if left_open else message)
+        if not message or seen is None:
+            yield result, message
+        elif left_open:  # ○ says as much
+            yield result, ""
         else:
-            yield result, message and _unless_said(message, said)
-        if message:
-            first.setdefault(message, result.name)
-        said = message or said
-
-
-def _unless_said(message: str, said: str | None) -> str:
-    """A message, or short what it repeats: an error on inputs of another size is no news."""
-    if message == said:
-        return "the same"
-    if said and "Your answer raised" in said and _unsized(message) == _unsized(said):
-        return "the same error, for other sizes"
-    if said and "is expected" in said and _unsized(message) == _unsized(said):
-        return "the same, for other sizes"
-    return message
+            yield result, "the same" if message == before else f"the same as for “{seen}”"
+        first |= {_unsized(message): result.name, message: result.name} | first
+        before = message or before
 
 
 def _malformed(message: str) -> str:
     """What keeps a result from being compared: an error, its shape, dtype or kind; else ""."""
     if "raised " in message:
         return _unsized(message)
-    found = re.search(r"\bshape|\btorch(?=\.(float|int|bool))|(?<!what)(?<!\d) is expected", message)
-    return found[0] if found else ""
+    kinds = r"\bshape|\btorch(?=\.(float|int|bool))|(?<!what)(?<!\d) is expected"
+    return found[0] if (found := re.search(kinds, message)) else ""
 
 
 def _unsized(message: str) -> str:
@@ -475,6 +467,7 @@ background:none;font-size:13px}
 caption-side:top}
 .attn-report td{border:1px solid #8888;padding:.1em .5em;text-align:right;background:none}
 .attn-report td.off{outline:2px solid var(--no);outline-offset:-2px;font-weight:700}
+.attn-report td.says{text-align:left}
 .attn-report td.on{background:currentColor}
 .attn-report .map caption{white-space:nowrap;contain:inline-size}
 .attn-report .map td{width:1.1em;height:1.1em;padding:0;min-width:1.1em}
@@ -496,7 +489,9 @@ def _html_link(where: str, words: str) -> str:
 
 def _html_table(caption: str, rows: list[list[str]], beside: list | None = None) -> Markup:
     def cell(here: str, there: str) -> Markup:
-        return Markup("<td{}>{}</td>").format(Markup(" class=off") * (here != there), here)
+        words = re.search("[a-z]{2}", here)
+        kind = " ".join(["off"] * (here != there) + ["says"] * bool(words))
+        return Markup("<td{}>{}</td>").format(Markup(' class="{}"').format(kind) * bool(kind), here)
 
     return _html_rows(caption, rows, beside, cell)
 
