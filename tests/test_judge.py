@@ -475,8 +475,9 @@ def test_a_reason_is_said_in_full_once_and_a_table_of_facts_has_names_before_its
     text = " ".join(f"{checks.run('additive_scores', query_as_it_is)}".split())
     assert text.count("size of tensor a (2) must match the size of tensor b (4)") == 1
     assert "the same" not in text
-    moved_twice = wrong("C-TWO-DRAWS", "is_permutation_equivariant")
-    text = " ".join(f"{checks.run('is_permutation_equivariant', moved_twice)}".split())
+    equivariant = registry.find("is_permutation_equivariant")
+    features = answer_of(equivariant, equivariant.faults["C-FEATURES-MOVED"].forms[2])
+    text = " ".join(f"{checks.run('is_permutation_equivariant', features)}".split())
     assert text.count("the same as for “") == 1
     assert "expected 1: 0 got 1: 1" in " ".join(
         f"{checks.run('exact_match_by_length', lambda p, t, lengths: {1: 1.0})}".split()
@@ -1512,7 +1513,7 @@ def test_half_right_wrong_and_not_begun_look_different(answer, state, mark):
 def test_what_a_right_result_alone_could_show_is_left_open():
     report = run("masked_softmax", wrong("M-FILL-ZERO", "masked_softmax"))
     marks = {result.name: report.mark(result) for result in report.results}
-    assert marks["one weight for every score"] == "✓"
+    assert marks["one weight for every score in its dtype"] == "✓"
     assert marks["a hidden key gets no weight and rows sum to one"] == "✗"  # it was looked at
     assert marks["the visible keys share as if they were alone"] == "✗"  # the first wrong result
     assert (

@@ -249,7 +249,13 @@ def test_the_receipt_of_another_lab_is_told_that_and_nothing_else():
 def test_a_loop_that_never_calls_the_cell_is_told_a_whole_sentence():
     said = " ".join(messages("step_loop", lambda cell, inputs, state: torch.zeros_like(inputs)))
     assert "calls the cell 0 times. It should be called once" in said
-    said = " ".join(messages("step_loop", wrong("L4-CELL-SWAPPED")))
+
+
+def test_a_loop_that_gives_the_cell_no_position_is_told_so():
+    def step_loop(cell, inputs, state):
+        return cell(torch.zeros_like(state), state)[:, None].expand_as(inputs)
+
+    said = " ".join(messages("step_loop", step_loop))
     assert "1 time, with something that is no position of the input. It should" in said
 
 

@@ -301,7 +301,7 @@ def test_what_lies_in_the_cache_is_not_called_a_copy():
         return key_cache[:, :, length:n], value_cache[:, :, length:n]
 
     text = " ".join(str(run("append_to_cache", new_ones_only)).split())
-    assert "does not begin where the cache begins" in text and "it is a copy" not in text
+    assert "✓ what comes back is a view of the cache" in text and "it is a copy" not in text
 
 
 def test_who_refuses_the_last_place_is_told_that_there_was_room():

@@ -332,6 +332,7 @@ def _malformed(message: str) -> str:
     if "raised " in message:
         return _unsized(message)
     kinds = r"\bshape|\btorch(?=\.(float|int|bool))|(?<!what)(?<!\d) is expected"
+    kinds += "|hands `step`|does not stop|makes a module"
     return found[0] if (found := re.search(kinds, message)) else ""
 
 

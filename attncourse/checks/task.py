@@ -157,7 +157,7 @@ class Task:
 
         Args:
             points: what it is worth.
-            title: that sentence, where a name cannot say it ("the CPU's fused kernel is flash").
+            title: that sentence, where a name cannot say it ("the CPU's fused kernel is FLASH").
         """
 
         def record(function):

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from attncourse.checks.answer import Failure
+from attncourse.checks.answer import Failure, following
 from attncourse.checks.inputs import causal, dead_mask, mixed_mask, normal
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
@@ -41,40 +41,57 @@ def hidden_winner(rng, high):
 # --- checks
 
 
-def a_masked_key_gets_no_weight(answer, rng):
-    answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 3, 4, 5)))
-    answer.matches(attention_inputs(rng, 2, q=5, k=5, mask=causal(5)))
-    answer.matches(attention_inputs(rng, 2, mask=mixed_mask(rng, 4, 5), **DOUBLE))
+def a_masked_key_gets_no_weight_and_takes_none_from_the_others(answer, rng):
+    matches_but_for_the_mask(answer, attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 3, 4, 5)))
+    matches_but_for_the_mask(answer, attention_inputs(rng, 2, q=5, k=5, mask=causal(5)))
+    matches_but_for_the_mask(answer, attention_inputs(rng, 2, mask=mixed_mask(rng, 4, 5), **DOUBLE))
     masked = large_attention(rng, mask=mixed_mask(rng, 3, 4), size=-30_000.0)
-    answer.matches(masked, tolerance=5e-3)
+    matches_but_for_the_mask(answer, masked, tolerance=5e-3)
     for high in (300.0, 3e5):  # hidden keys with by far the best scores
-        answer.matches(hidden_winner(rng, high))
+        matches_but_for_the_mask(answer, hidden_winner(rng, high))
     inputs = attention_inputs(rng, 2, mask=mixed_mask(rng, 4, 5))
     _, weights = answer(inputs)
     if (weights.masked_fill(inputs["mask"], 0) > 1e-7).any():
         raise Failure("A hidden key keeps a little weight.", inputs, got=weights)
 
 
+def matches_but_for_the_mask(answer, inputs, **options):
+    """`matches`; what is wrong without the mask, too, has checks of its own."""
+    with following(lambda: answer.matches(inputs | {"mask": None}, **options)):
+        answer.matches(inputs, **options)
+
+
 def a_mask_may_broadcast(answer, rng):
-    answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 4, 5)))
-    answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 1, 1, 5)))
-    answer.matches(attention_inputs(rng, 3, mask=mixed_mask(rng, 3, 1, 5)))
-    answer.matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 3, 4, 5)))
+    def matches(inputs):
+        full = inputs["mask"].expand(*inputs["query"].shape[:-1], inputs["key"].shape[-2])
+        with following(lambda: answer.matches(inputs | {"mask": full.contiguous()})):
+            answer.matches(inputs)
+
+    matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 4, 5)))
+    matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 1, 1, 5)))
+    matches(attention_inputs(rng, 3, mask=mixed_mask(rng, 3, 1, 5)))
+    matches(attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 3, 4, 5)))
     queries = torch.ones(4, 1, dtype=torch.bool)  # (q 1)
-    answer.matches(attention_inputs(rng, 2, mask=queries))
+    matches(attention_inputs(rng, 2, mask=queries))
     everything = torch.ones(4, 5, dtype=torch.bool)
-    answer.matches(attention_inputs(rng, 3, mask=everything))
+    matches(attention_inputs(rng, 3, mask=everything))
 
 
-def a_query_with_nothing_to_attend_to_gets_zeros(answer, rng):
-    inputs = attention_inputs(rng, 2, mask=dead_mask(rng, 2, 4, 5))
-    answer.matches(inputs, gradient=True)
-    answer.matches(attention_inputs(rng, 2, mask=dead_mask(rng, 4, 5)))
+def a_query_with_nothing_to_attend_to_gets_zeros_and_spoils_nothing_else(answer, rng):
+    matches_but_for_dead_rows(answer, attention_inputs(rng, 2, mask=dead_mask(rng, 2, 4, 5)), True)
+    matches_but_for_dead_rows(answer, attention_inputs(rng, 2, mask=dead_mask(rng, 4, 5)))
     empty_sentence = mixed_mask(rng, 3, 1, 5)
     empty_sentence[1] = False
-    answer.matches(attention_inputs(rng, 3, mask=empty_sentence), gradient=True)
+    matches_but_for_dead_rows(answer, attention_inputs(rng, 3, mask=empty_sentence), True)
     queries = torch.tensor([[True], [False], [True], [True]])  # (q 1)
-    answer.matches(attention_inputs(rng, 2, mask=queries))
+    matches_but_for_dead_rows(answer, attention_inputs(rng, 2, mask=queries))
+
+
+def matches_but_for_dead_rows(answer, inputs, gradient=False):
+    """`matches`; what is wrong with any mask, or with none, has checks of its own."""
+    alive = inputs["mask"] | ~inputs["mask"].any(-1, keepdim=True)
+    with following(lambda: answer.matches(inputs | {"mask": alive}, gradient=gradient)):
+        answer.matches(inputs, gradient=gradient)
 
 
 # --- steps

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 
-from attncourse.checks.answer import Answer, Failure, Unanswered, describe
+from attncourse.checks.answer import Answer, Failure, Unanswered, describe, following
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.lab.audit import IMPOSSIBLE, INCONSISTENT, Finding, audit
@@ -58,12 +58,21 @@ def read(answer: Answer) -> dict:
         raise Failure(f"The receipt cannot be read: {error}") from None
 
 
-def record_of(answer: Answer) -> dict:
-    """The record of the answer's lab, or a Failure: of another one there is nothing more to say."""
+def record_of_this_lab(answer: Answer) -> dict:
+    """The record of the answer's lab, or a Failure that says why there is none."""
     record, lab = read(answer), answer.task.chapter
     if record["lab"] != lab:
         raise Failure(f'This receipt is of "{record["lab"]}"; paste the one of {lab}.')
     return record
+
+
+def record_of(answer: Answer) -> dict:
+    """The same for a check of what is in it: without a record, that stays open."""
+    try:
+        return record_of_this_lab(answer)
+    except Failure as failure:
+        failure.open = True
+        raise
 
 
 def timed(record: dict, name: str, **having) -> dict[int, dict]:
@@ -285,7 +294,8 @@ def _checks(task: Task, predicted: tuple[str, ...], fits: Callable) -> None:
 
     @task.check(1)
     def it_is_the_receipt_of_this_lab(answer):
-        record_of(answer)
+        with following(lambda: read(answer)):
+            record_of_this_lab(answer)
 
     @task.check(2)
     def predictions_were_written_before_the_first_measurement(answer):
@@ -303,7 +313,7 @@ def _checks(task: Task, predicted: tuple[str, ...], fits: Callable) -> None:
     task.checks |= between
 
     @task.check(4)
-    def nothing_in_it_is_impossible_or_contradicts_itself(answer):
+    def the_audit_finds_nothing_impossible_or_inconsistent(answer):
         all_possible(record_of(answer))
 
 

@@ -148,10 +148,44 @@ def rows_sum_to_one(answer, inputs, b):
     compare("the sum of each row of weights", weights.sum(-1), torch.ones(b), inputs)
 
 
-def ignores_padding(answer, inputs, longer, k):
-    """Assert that keys behind the first `k`, all hidden, change no context and no weight."""
+def averages(answer, inputs, averaged):
+    """Assert that the context is the average of the input `averaged` by the weights."""
     context, weights = answer(inputs)
-    padded_context, padded_weights = answer(longer)
+    if weights.shape != averaged.shape[:2]:
+        expected = shape_of(averaged[..., 0])
+        raise Failure(f"weights have shape {shape_of(weights)}; expected {expected}.", inputs)
+    average = (weights[:, :, None] * averaged).sum(1)
+    # Both are NaN where the weights are, and that is another check's affair.
+    compare("context", context.nan_to_num(), average.nan_to_num(), inputs)
+
+
+def averages_if_masked(answer, inputs, averaged):
+    """`averages`, unless nothing comes back: that is another check's affair, too."""
+    if not answer.observe(inputs).error:
+        averages(answer, inputs, averaged)
+
+
+def gives_zeros(answer, inputs):
+    """Assert that what has nothing to attend to gives zeros, whether or not the rest is right."""
+    dead = ~inputs["mask"].any(-1)
+    for name, result, due in zip(
+        ("context", "weights"), answer(inputs), answer.expected(inputs), strict=True
+    ):
+        if result.shape == due.shape and (result[dead] != 0).any():
+            compare(name, result, due, inputs)
+
+
+def ignores_padding(answer, inputs, longer, k, finite=True):
+    """Assert that keys behind the first `k`, all hidden, change no context and no weight.
+
+    Args:
+        finite: whether numbers are asked for; else NaN may stay NaN.
+    """
+    context, weights, padded_context, padded_weights = (
+        result if finite else result.nan_to_num()
+        for each in (inputs, longer)
+        for result in answer(each)
+    )
     compare("the context, once padding is added", padded_context, context, longer)
     compare("the weights of real words", padded_weights[:, :k], weights, longer)
     if padded_weights[:, k:].abs().sum() > 1e-6:

@@ -52,7 +52,7 @@ task = Task(
 
 
 @task.check(1)
-def every_key_gets_one_score(answer, rng):
+def every_sentence_has_one_row_with_one_score_for_every_key(answer, rng):
     gives_one_score_a_key(answer, concat_inputs(rng))
 
 
@@ -74,8 +74,8 @@ def equal_sizes_hide_no_mistake(answer, rng):
     holds_for_equal_sizes(answer, rng, concat_inputs, "eda")
 
 
-@task.check(1)
-def one_sentence_or_one_key_is_enough(answer, rng):
+@task.check(1, "one sentence, one key or one feature is enough")
+def one_sentence_or_one_key_or_one_feature_is_enough(answer, rng):
     holds_for_one(answer, rng, concat_inputs, "eda")
 
 

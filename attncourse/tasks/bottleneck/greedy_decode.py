@@ -4,7 +4,7 @@ import itertools
 import torch
 
 from attncourse import bottleneck as reference
-from attncourse.checks.answer import Failure, describe, moves_nothing, shape_of
+from attncourse.checks.answer import Failure, describe, following, moves_nothing, shape_of
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.tasks import as_is
@@ -113,15 +113,19 @@ def by_time(*rows, words=7, **others):
     return decoder(script[:, :, None].expand(*script.shape, words).clone(), **others)
 
 
+def by_row(*words, max_length, **others):
+    """Each row says its word all the time."""
+    return by_time(*([word] * max_length for word in words), max_length=max_length, **others)
+
+
+def by_script(rng, b, t, **others):
+    """`by_time`, at random, without any mark."""
+    return by_time(*ids(rng, b, t, words=7, low=3).tolist(), **others)
+
+
 def by_all(rng, b, t, words, **others):
     """The next word depends on the row, the time and the last word."""
     return decoder(ids(rng, b, t, words, words=words), **others)
-
-
-def without_end(decoder):
-    """The same decoder, which never says eos."""
-    table, eos = decoder["next_word"], decoder["eos"]
-    return decoder | {"next_word": table.masked_fill(table == eos, (eos + 1) % table.shape[-1])}
 
 
 ENDINGS = ([5, 2, 4, 3, 6, 5], [3, 4, 6, 2, 5, 5], [2, 6, 2, 4, 3, 3])
@@ -184,6 +188,8 @@ def first_word(greedy_decode):
             return greedy_decode(noted, *arguments)
 
         with_a_decoder(noting)(**inputs)
+        if not first:
+            raise Unusable("never calls `step`.")
         return first[0].unique().tolist()
 
     return function
@@ -193,12 +199,24 @@ def first_word(greedy_decode):
 # answer that fails that check is compared with a decoder that begins or stops as it does.
 START = by_word(torch.Generator().manual_seed(0), 3, 7, never=2, bos=1, max_length=3)
 STOP = by_time([3, 4, 5], max_length=3)
+ENDS_APART = by_time([5, 2, 4, 3], [3, 4, 6, 5], max_length=4)
+WHATEVER_IS_READ = by_time([1, 0, 1, 3], [4, 3, 0, 1], max_length=4)
 
 
 def begins_with(answer, inputs):
     """The word that `step` is handed first, in a list; something else if that is not one word."""
     with contextlib.suppress(Failure):
         return answer.returned(inputs, adapt=first_word)  # by name: a jail keeps it then
+
+
+@contextlib.contextmanager
+def left_open(whenever=True):
+    """What fails inside is not what the title speaks of."""
+    try:
+        yield
+    except Failure as failure:
+        failure.open = failure.open or whenever
+        raise
 
 
 def is_wrong(answer, inputs):
@@ -226,10 +244,10 @@ def in_words(row):
     return "[" + " ".join("nothing" if word == NOTHING else str(word) for word in row) + "]"
 
 
-def writes(answer, inputs, about="", only_words=False):
+def writes(answer, inputs, about="", until=""):
     """Assert that the answer writes what is expected, row by row; `about`: see `as_it_goes`.
 
-    `only_words`: up to its eos.
+    `until`: no more of each row counts than "eos", or what stands "before eos".
     """
     seen, expected = answer.observe(inputs).returned, answer.expected(inputs)
     got = None
@@ -251,7 +269,9 @@ def writes(answer, inputs, about="", only_words=False):
             whole="result",
         )
     for row, (ours, theirs) in enumerate(zip(expected.tolist(), got.tolist(), strict=True)):
-        due = ours.index(inputs["eos"]) + 1 if only_words and inputs["eos"] in ours else len(ours)
+        due = len(ours)
+        if until and inputs["eos"] in ours:
+            due = ours.index(inputs["eos"]) + (until == "eos")
         if ours[:due] != theirs[:due]:
             raise Failure(
                 f"bos = {inputs['bos']}, eos = {inputs['eos']}: row {row} should be "
@@ -259,6 +279,31 @@ def writes(answer, inputs, about="", only_words=False):
                 *evidence,
                 whole="result",
             )
+
+
+def says_only_eos_after_eos(answer, inputs):
+    """Assert it of what the answer writes, right or wrong; of ids alone, row by row."""
+    written, eos = answer(inputs), inputs["eos"]
+    if written.shape != (len(inputs["next_word"]), inputs["max_length"]):
+        return
+    wakes = (written == eos).cumsum(1).bool() & (written != eos)
+    for row in wakes.any(1).nonzero()[:1, 0].tolist():
+        raise Failure(
+            f"eos = {eos}: row {row} of yours is {in_words(written[row].tolist())}. After its "
+            f"first {eos} it should say only {eos}.",
+            inputs,
+            answer.expected(inputs),
+            written,
+            whole="result",
+        )
+
+
+def comes_whole(answer):
+    """Assert that the words, whichever they are, begin behind bos and are as many as are due."""
+    inputs = by_time([3, 4, 5], [5, 3, 4], bos=6, max_length=3)
+    written = answer(inputs)
+    if written.ndim == 2 and ((written == NOTHING).any() or (written[:, 0] == 6).all()):
+        raise Failure("A word is missing, or bos stands in front.", inputs)
 
 
 task = Task(
@@ -276,7 +321,7 @@ task = Task(
 )
 
 
-@task.check(1)
+@task.check(1, "one row of ids for each sentence as long as is due")
 def one_row_of_ids_for_each_sentence(answer, rng):
     for b, max_length in ((3, 4), (1, 5), (4, 4)):
         inputs = by_word(rng, b, 6, never=2, max_length=max_length)
@@ -298,68 +343,97 @@ def decoding_starts_from_bos(answer, rng):
     for bos in (1, 5, 0, 3):  # after bos comes 4, after anything else another word
         first = torch.full((3, 6), 3)
         first[:, bos] = 4
-        writes(answer, decoder(first, bos=bos, eos=2, max_length=1), "start")
-        writes(answer, by_word(rng, 2, 7, never=2, bos=bos, max_length=3), "start")
-    writes(answer, START, "start")
+        for inputs in (
+            decoder(first, bos=bos, eos=2, max_length=2),
+            by_word(rng, 2, 7, never=2, bos=bos, max_length=3),
+        ):
+            handed = begins_with(answer, inputs)
+            if handed != [bos]:
+                with left_open(handed is None):  # nothing was handed, or nothing came back
+                    writes(answer, inputs, "start")
 
 
 @task.check(1)
 def every_word_written_is_read_next(answer, rng):
     counting = torch.tensor([[3, 3, 2, 4, 5, 6, 0], [3, 5, 2, 6, 0, 4, 3]])
-    writes(answer, decoder(counting, max_length=4))
-    writes(answer, by_word(rng, 4, 8, never=2, max_length=6))
-    writes(answer, by_word(rng, 4, 4, never=2, max_length=4))
+    with following(lambda: writes(answer, WHATEVER_IS_READ)):
+        writes(answer, decoder(counting, max_length=4))
+        writes(answer, by_word(rng, 4, 8, never=2, max_length=6))
+        writes(answer, by_word(rng, 4, 4, never=2, max_length=4))
+    try:
+        writes(answer, ENDS_APART, until="before eos")
+    except Failure:  # what else goes wrong where rows end has checks of its own
+        return
+    writes(answer, by_word(rng, 6, 6, never=1, max_length=6), until="before eos")
 
 
 @task.check(1)
 def the_state_is_handed_on(answer, rng):
-    writes(answer, by_time([3, 4, 5, 6], [6, 5, 4, 3], max_length=4))
-    writes(answer, without_end(by_all(rng, 3, 5, 7, eos=6, max_length=5, start=[4, 1, 3])))
-    for kind in HELD:  # a state is nobody's business but the decoder's
-        writes(answer, without_end(by_all(rng, 2, 3, 6, max_length=4, state_as=kind)))
+    with following(lambda: writes(answer, by_row(3, 5, 4, max_length=3))):
+        writes(answer, by_time([3, 4, 5, 6], [6, 5, 4, 3], max_length=4))
+        writes(answer, by_script(rng, 3, 5, max_length=5, start=[4, 1, 3]))
+        for kind in HELD:  # a state is nobody's business but the decoder's
+            writes(answer, by_script(rng, 2, 4, max_length=4, state_as=kind))
 
 
 @task.check(1)
 def the_likeliest_word_wins(answer, rng):
-    for b, words in ((3, 6), (5, 5), (2, 9), (1, 4)):
-        writes(answer, by_all(rng, b, 2, words, eos=words - 1, max_length=1))
-    writes(answer, by_time([1, 0, 1, 3], [4, 3, 0, 1], max_length=4))  # marks, too
+    with following(lambda: comes_whole(answer)):
+        for b, words in ((3, 6), (5, 5), (2, 9), (1, 4)):
+            writes(answer, by_all(rng, b, 2, words, eos=words - 1, max_length=1))
+        writes(answer, WHATEVER_IS_READ)  # marks, too
 
 
 @task.check(2, "after its EOS a row says only EOS")
 def after_its_eos_a_row_says_only_eos(answer, rng):
-    writes(answer, by_time(*ENDINGS, max_length=6))
-    writes(answer, by_time([5, 0, 4, 0, 3], [3, 4, 5, 6, 1], bos=2, eos=0, max_length=5))
-    for _ in range(3):
-        writes(answer, by_all(rng, 4, 5, 4, eos=3, max_length=7))
+    scripts = (
+        by_time(*ENDINGS, max_length=6),
+        by_time([5, 0, 4, 0, 3], [3, 4, 5, 6, 1], bos=2, eos=0, max_length=5),
+    )
+    for inputs in (*scripts, *(by_all(rng, 4, 5, 4, eos=3, max_length=7) for _ in range(3))):
+        says_only_eos_after_eos(answer, inputs)
+    with left_open():
+        for inputs in scripts:
+            writes(answer, inputs)
 
 
 @task.check(1)
 def no_row_ends_because_another_does(answer):
-    for rows in (
-        ([2, 3, 3, 3], [3, 4, 5, 6], [4, 4, 2, 3]),
-        ([3, 4, 5, 6], [2, 3, 3, 3], [4, 2, 3, 3]),
-    ):
-        writes(answer, by_time(*rows, max_length=4), only_words=True)
+    with following(lambda: comes_whole(answer)):
+        for rows in (
+            ([2, 3, 3, 3], [3, 4, 5, 6], [4, 4, 2, 3]),
+            ([3, 4, 5, 6], [2, 3, 3, 3], [4, 2, 3, 3]),
+        ):
+            writes(answer, by_time(*rows, max_length=4), until="before eos")
 
 
 @task.check(1, "EOS is written, and nothing is cut")
 def eos_is_written_and_nothing_is_cut(answer):
-    writes(answer, by_time([3, 2, 4, 3], [5, 2, 6, 6], max_length=4), "length")
-    writes(answer, by_time([2, 3], [2, 4], [2, 5], max_length=2), "length")
-    writes(answer, by_time([3, 4, 2], max_length=3), "length")
-    writes(answer, by_time([3, 4, 2, 5], [5, 6, 2, 3], max_length=3), "length")
-    writes(answer, STOP, "length")
+    for inputs in (
+        by_time([3, 2, 4, 3], [5, 2, 6, 6], max_length=4),
+        by_time([2, 3], [2, 4], [2, 5], max_length=2),
+        by_time([3, 4, 2], max_length=3),
+        by_time([3, 4, 2, 5], [5, 6, 2, 3], max_length=3),
+        ENDS_APART,
+        by_time([3, 4, 6, 5], [5, 2, 4, 3], max_length=4),
+        STOP,
+    ):
+        writes(answer, inputs, "length", until="eos")
 
 
 @task.check(1)
 def no_row_is_longer_than_max_length(answer, rng):
-    for max_length in (1, 2, 5):
-        writes(answer, by_word(rng, 3, 6, never=2, max_length=max_length))
-    inputs = by_time([3, 4, 2, 5], [5, 6, 2, 3], max_length=3)
-    length = answer(inputs).shape[-1]
-    if length > 3:
-        raise Failure(f"A row has {length} words; max_length is 3.", inputs, whole="result")
+    words = ids(rng, 3, words=7, low=3).tolist()
+    rows = [by_row(*words, max_length=max_length) for max_length in (1, 2, 5)]
+    for inputs in (*rows, by_time([3, 4, 2, 5], [5, 6, 2, 3], max_length=3)):
+        written, longest = answer.observe(inputs).returned, inputs["max_length"]
+        if isinstance(written, torch.Tensor) and written.shape[:-1] == (len(inputs["next_word"]),):
+            length = written.shape[-1]
+            if length > longest:
+                raise Failure(f"A row has {length} words; max_length is {longest}.", inputs)
+    with left_open():
+        for inputs in rows:
+            writes(answer, inputs)
 
 
 @task.check(1)

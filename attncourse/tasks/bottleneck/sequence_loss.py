@@ -28,9 +28,9 @@ def far_logits(rng, offset, words=5):
     return inputs | {"logits": logits}
 
 
-def sure_of_pads(rng):
+def sure_of_pads(rng, *lengths):
     """Logits that say at each padded position: padding, for certain."""
-    inputs = scored(rng, 2, 5, 1, n=5)
+    inputs = scored(rng, *lengths, n=5)
     inputs["logits"][inputs["target"] == 0] = torch.tensor([20.0] + [0.0] * 6)
     return inputs
 
@@ -39,7 +39,7 @@ def probes(rng):
     return {
         "full": scored(rng, 4, 4, 4),
         "padded": scored(rng, 2, 5, 1, n=5),
-        "sure of pads": sure_of_pads(rng),
+        "sure of pads": sure_of_pads(rng, 2, 5, 1),
         "all padded": scored(rng, 2, 3, 1, n=5),
         "pad is 6": scored(rng, 2, 3, n=4, pad=6),
         "pad is 3, words are 0": scored(rng, 4, 2, 1, n=4, words=4, pad=3),
@@ -99,7 +99,7 @@ task = Task(
 
 
 @task.check(1)
-def the_loss_is_one_number(answer, rng):
+def the_loss_is_a_tensor_of_one_number(answer, rng):
     for lengths in ((4, 4, 4), (2, 5, 1), (1,)):
         inputs = scored(rng, *lengths)
         loss = answer(inputs)
@@ -141,8 +141,8 @@ def it_is_the_mean_of_minus_log_p(answer, rng):
 
 @task.check(2)
 def padding_does_not_count(answer, rng):
-    for pad in (0, 6, 3):
-        inputs = scored(rng, 2, 5, 1, n=5, pad=pad)
+    for pad in (0, 6, 3):  # in sentences of one length: who counts sentences, counts no padding
+        inputs = scored(rng, 3, 3, 3, n=5, pad=pad)
         before = answer(inputs)
         answer.matches(inputs)
         more = scored(rng, 1, 1, 1, n=3, pad=pad)
@@ -161,9 +161,8 @@ def padding_does_not_count(answer, rng):
                 before,
                 after,
             )
-    answer.matches(sure_of_pads(rng))
-    answer.matches(scored(rng, 2, 1, n=6, **DOUBLE))
-    answer.matches(scored(rng, 3, 0, 2))  # a row of nothing but padding
+    answer.matches(sure_of_pads(rng, 2, 2, 2))
+    answer.matches(scored(rng, 2, 2, n=6, **DOUBLE))
 
 
 @task.check(1)
@@ -172,6 +171,7 @@ def every_token_counts_the_same(answer, rng):
     inputs["logits"][1] *= 20  # a short sentence with a loss of its own
     answer.matches(inputs)
     answer.matches(scored(rng, 1, 2, 4, 4, n=4, words=4, pad=2))
+    answer.matches(scored(rng, 3, 0, 2))  # a row of nothing but padding
 
 
 @task.check(1)
@@ -186,7 +186,9 @@ def extreme_logits_stay_finite(answer, rng):
 def gradients_reach_the_logits_of_real_tokens_only(answer, rng):
     answer.gradients_match(scored(rng, 2, 5, 1, n=5))
     answer.gradients_match(scored(rng, 4, 2, 3, 4, n=4, words=4, pad=3))
-    answer.gradients_match(far_logits(rng, 0.0))
+    far = far_logits(rng, 0.0)
+    with following(lambda: answer.matches(far, tolerance=5e-3)):
+        answer.gradients_match(far)
     inputs = scored(rng, 2, 5, 1, n=5)
     gradient = answer.observe(inputs, gradient=True).gradients["logits"]
     largest = gradient[inputs["target"] == 0].abs().max()

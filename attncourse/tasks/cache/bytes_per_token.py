@@ -1,7 +1,7 @@
 import torch
 
 from attncourse import cache as reference
-from attncourse.checks.answer import Failure
+from attncourse.checks.answer import Failure, following
 from attncourse.checks.task import Task
 from attncourse.lab import roofline
 from attncourse.tasks import as_is
@@ -100,7 +100,7 @@ def as_it_counts(answer, inputs):
     of_one_head = {(n, size): sizes("MHA", n, 1, 64, size) for n in (1, 3) for size in sizes_of_one}
     got = {key: answer(unit) for key, unit in of_one_head.items()}
     due = {key: answer.expected(unit) for key, unit in of_one_head.items()}
-    if got[3, 4] == due[3, 4]:
+    if got == due:
         return answer.expected(inputs)
     layers = 3
     if all(got[1, size] == got[3, size] for size in sizes_of_one):
@@ -110,6 +110,8 @@ def as_it_counts(answer, inputs):
         return answer.expected(inputs | {"bytes_per_number": fits[0]})
     if all(got[layers, size] == 8 * due[layers, size] for size in sizes_of_one):
         return 8 * answer.expected(inputs)
+    if all(got[layers, size] == due[layers, size] // 8 for size in sizes_of_one):
+        return answer.expected(inputs) // 8
     return answer.expected(inputs)
 
 
@@ -132,6 +134,13 @@ def multi_head_attention_keeps_a_key_and_a_value_a_head(answer, rng):
     exactly(answer, sizes("MHA", 1, 1, 64, 1))
     exactly(answer, sizes("MHA", 1, 12, 64, 1))
     exactly(answer, sizes("MHA", *drawn(rng, 9, 9, 99), 2))
+    leaves_alone(answer, "MHA")
+
+
+def leaves_alone(answer, scheme):
+    """Assert that sizes which a scheme has no use for change nothing."""
+    exactly(answer, sizes(scheme, 2, 6, 64, 2, kv_heads=3))
+    exactly(answer, sizes(scheme, 2, 6, 64, 2, latent_width=48, rope_width=8))
 
 
 @task.check(1)
@@ -142,9 +151,7 @@ def shared_heads_are_kept_once(answer, rng):
         layers, members, width = drawn(rng, 9, 9, 99)
         exactly(answer, sizes("GQA", layers, kv_heads * members, width, 2, kv_heads=kv_heads))
     exactly(answer, LLAMA)
-    for scheme in ("MHA", "MQA"):  # sizes that a scheme has no use for
-        exactly(answer, sizes(scheme, 2, 6, 64, 2, kv_heads=3))
-        exactly(answer, sizes(scheme, 2, 6, 64, 2, latent_width=48, rope_width=8))
+    leaves_alone(answer, "MQA")
     exactly(answer, sizes("MHA", 127, 129, 1031, 1))  # 33,781,746, which float32 rounds
 
 
@@ -156,15 +163,31 @@ def a_latent_and_one_rotated_key_serve_all_heads(answer, rng):
     exactly(answer, DEEPSEEK)
 
 
+def multiplies(answer, inputs):
+    """Assert that it says so many times what it says of one layer and one byte."""
+    layers, each = inputs["num_layers"], inputs["bytes_per_number"]
+    got, one = answer(inputs), answer(inputs | {"num_layers": 1, "bytes_per_number": 1})
+    if got != layers * each * one:
+        raise Failure(
+            f"{inputs['scheme']}: of one layer, with 1 byte a number, you say {one:,} bytes; of "
+            f"{layers} layers, with {each}, {got:,}. That should be {layers} · {each} times as "
+            "many.",
+            inputs,
+            layers * each * one,
+            got,
+        )
+
+
 @task.check(1)
 def every_layer_keeps_its_own_and_a_number_takes_its_bytes(answer, rng):
-    exactly(answer, sizes("MHA", 3, 1, 64, 4), strictly=True)
+    with following(lambda: exactly(answer, sizes("MHA", 1, 1, 64, 1), strictly=True)):
+        exactly(answer, sizes("MHA", 3, 1, 64, 4), strictly=True)
     for scheme in ("MHA", "MQA"):
-        exactly(answer, sizes(scheme, *drawn(rng, 99), 4, 16, 2), strictly=True)
-        exactly(answer, sizes(scheme, 3, 4, 16, 4), strictly=True)
-        exactly(answer, sizes(scheme, 3, 4, 16, 1), strictly=True)
-    exactly(answer, latent(5, 8, 16, 4, 40, 4), strictly=True)
-    exactly(answer, sizes("GQA", 5, 8, 16, 4, kv_heads=2), strictly=True)
+        multiplies(answer, sizes(scheme, *drawn(rng, 99), 4, 16, 2))
+        multiplies(answer, sizes(scheme, 3, 4, 16, 4))
+        multiplies(answer, sizes(scheme, 3, 4, 16, 1))
+    multiplies(answer, latent(5, 8, 16, 4, 40, 4))
+    multiplies(answer, sizes("GQA", 5, 8, 16, 4, kv_heads=2))
 
 
 def refusing(bytes_per_token):

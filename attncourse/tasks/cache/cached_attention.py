@@ -217,13 +217,13 @@ def a_first_piece_is_causal(answer, rng):
     sees(answer, attention_inputs(rng, 2, n=0, q=1))
 
 
-@task.check(2)
+@task.check(2, "several new positions see all before them, whatever the scores")
 def several_new_positions_see_all_before_them(answer, rng):
     for n, q in ((4, 3), (1, 5), (6, 2), (3, 3)):
         sees(answer, attention_inputs(rng, 2, 3, n=n, q=q))
     sees(answer, attention_inputs(rng, 3, 3, n=3, q=3, d=3, v=3))
     sees(answer, attention_inputs(rng, 2, 2, n=3, q=2, dtype=torch.float64))
-    sees(answer, far(attention_inputs(rng, 2, n=0, q=3)), tolerance=1e-3)
+    sees(answer, far(attention_inputs(rng, 2, 3, n=1, q=3)), tolerance=1e-3)
 
 
 @task.check(2)
@@ -244,10 +244,13 @@ def a_mask_hides_more_and_shows_nothing(answer, rng):
     sees(answer, attention_inputs(rng, 2, 3, n=3, q=3, mask=everything))
 
 
-def right_without_a_mask(answer):
+def right_without_padding(answer):
     rng = torch.Generator().manual_seed(0)
     for n, q in ((0, 5), (4, 2)):
         sees(answer, attention_inputs(rng, 2, 3, n=n, q=q))
+    for mask in (None, padding(5, 5, n=5)):
+        for chunks in (None, [4, 1], [1] * 5):
+            sees(answer, attention_inputs(rng, 2, 3, n=0, q=5, mask=mask, chunks=chunks))
 
 
 def padded():
@@ -263,9 +266,9 @@ def sees_no_padding(answer):
     return True
 
 
-@task.check(1)
+@task.check(1, "padding on the left is never seen, and alone gives zeros")
 def padding_on_the_left_is_never_seen(answer, rng):
-    with following(lambda: right_without_a_mask(answer)):
+    with following(lambda: right_without_padding(answer)):
         sees(answer, padded())
         inputs = attention_inputs(rng, 2, 3, n=0, q=5, mask=padding(5, 2, n=5))
         sees(answer, inputs)
@@ -283,11 +286,18 @@ def gradients_reach_the_new_and_the_kept(answer, rng):
     answer.gradients_match(attention_inputs(rng, 2, 3, n=3, q=3, mask=some_hidden(rng, 3, 6)))
 
 
+def right_as_a_first_piece(answer):
+    """Of other sizes than any other text, so that nothing that was kept fits."""
+    rng, mask = torch.Generator().manual_seed(0), torch.ones(1, 3, dtype=torch.bool)
+    answer.matches(attention_inputs(rng, 11, 1, n=0, q=3, mask=mask))
+
+
 @task.check(1)
 def a_cache_belongs_to_its_text(answer, rng):
     inputs = attention_inputs(rng, 2, 3, n=0, q=3)
     answer(attention_inputs(rng, 2, 3, n=0, q=4))
-    answer.matches(inputs)
+    with following(lambda: right_as_a_first_piece(answer)):
+        answer.matches(inputs)
     moves_nothing(answer, inputs)
     moves_nothing(answer, attention_inputs(rng, 2, 3, n=4, q=2))
     found = answer.returned(attention_inputs(rng, 2, 3, n=4, q=1), adapt=twice_with_one_cache)

@@ -3,7 +3,7 @@ import math
 import torch
 
 from attncourse import cache as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
+from attncourse.checks.answer import Failure, compare, following, moves_nothing, shape_of
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
@@ -146,24 +146,40 @@ def heads_in_a_row_share_a_head_of_keys(answer, rng):
     answer.matches(shared_inputs(rng, h=4, c=2, dtype=torch.float64))
 
 
+def right_without_a_mask(answer):
+    rng = torch.Generator().manual_seed(0)
+    for c in (2, 3):
+        answer.matches(shared_inputs(rng, h=6, c=c))
+
+
+def right_with_a_mask(answer):
+    """The same, while every query sees something."""
+    rng = torch.Generator().manual_seed(0)
+    for shape in ((2, 4, 3, 5), (3, 5)):
+        answer.matches(shared_inputs(rng, mask=mixed_mask(rng, *shape)), gradient=True)
+
+
 @task.check(2)
 def a_mask_holds_in_every_head(answer, rng):
-    answer.matches(shared_inputs(rng, mask=mixed_mask(rng, 3, 5)))
-    answer.matches(shared_inputs(rng, h=6, c=3, q=4, k=4, mask=causal(4)))
-    answer.matches(shared_inputs(rng, b=3, mask=mixed_mask(rng, 3, 1, 1, 5)))
-    answer.matches(shared_inputs(rng, b=4, mask=mixed_mask(rng, 4, 1, 3, 5)))
+    with following(lambda: right_without_a_mask(answer)):
+        answer.matches(shared_inputs(rng, mask=mixed_mask(rng, 3, 5)))
+        answer.matches(shared_inputs(rng, h=6, c=3, q=4, k=4, mask=causal(4)))
+        answer.matches(shared_inputs(rng, b=3, mask=mixed_mask(rng, 3, 1, 1, 5)))
+        answer.matches(shared_inputs(rng, b=4, mask=mixed_mask(rng, 4, 1, 3, 5)))
 
 
 @task.check(1)
 def a_mask_may_differ_from_head_to_head(answer, rng):
-    answer.matches(shared_inputs(rng, mask=mixed_mask(rng, 2, 4, 3, 5)))
-    answer.matches(shared_inputs(rng, h=6, c=2, mask=mixed_mask(rng, 6, 1, 5)))
+    with following(lambda: right_without_a_mask(answer)):
+        answer.matches(shared_inputs(rng, mask=mixed_mask(rng, 2, 4, 3, 5)))
+        answer.matches(shared_inputs(rng, h=6, c=2, mask=mixed_mask(rng, 6, 1, 5)))
 
 
-@task.check(1)
+@task.check(1, "a query with nothing to attend to gets zeros, and no other query")
 def a_query_with_nothing_to_attend_to_gets_zeros(answer, rng):
-    answer.matches(shared_inputs(rng, mask=dead_mask(rng, 2, 4, 3, 5)), gradient=True)
-    answer.matches(shared_inputs(rng, mask=dead_mask(rng, 3, 5)))
+    with following(lambda: right_with_a_mask(answer)):
+        answer.matches(shared_inputs(rng, mask=dead_mask(rng, 2, 4, 3, 5)), gradient=True)
+        answer.matches(shared_inputs(rng, mask=dead_mask(rng, 3, 5)))
 
 
 @task.check(3, "neither keys nor values are copied")
@@ -187,7 +203,8 @@ def gradients_reach_query_key_and_value(answer, rng):
 @task.check(1)
 def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, shared_inputs(rng))
-    moves_nothing(answer, shared_inputs(rng, mask=mixed_mask(rng, 2, 4, 3, 5)))
+    with following(lambda: right_without_a_mask(answer)):
+        moves_nothing(answer, shared_inputs(rng, mask=mixed_mask(rng, 2, 4, 3, 5)))
     inputs = shared_inputs(rng)
     turned = inputs | {x: inputs[x].mT.contiguous().mT for x in ("query", "key", "value")}
     compare("output from tensors in another memory order", answer(turned)[0], answer(inputs)[0])

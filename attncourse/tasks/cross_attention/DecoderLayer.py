@@ -5,7 +5,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from attncourse import cross_attention as reference
-from attncourse.checks.answer import Failure, Unanswered, compare, moves_nothing, shape_of
+from attncourse.checks.answer import (
+    Failure,
+    Unanswered,
+    compare,
+    following,
+    moves_nothing,
+    shape_of,
+)
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask, normal
 from attncourse.checks.modules import made, parts_of, weights_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
@@ -296,7 +303,7 @@ def the_output_is_right_where_the_source_is_padded(answer, rng):
 
 
 @task.check(1)
-def the_output_is_right_with_a_mask_of_any_kind_also_by_position(answer, rng):
+def the_output_is_right_with_a_memory_mask_of_any_kind_also_by_position(answer, rng):
     inputs = both_masks(rng)
     by_name, by_position = answer(inputs), answer(inputs | {"by_position": True})
     compare("output with masks by position, beside masks by name", by_position, by_name, inputs)
@@ -312,13 +319,27 @@ def gradients_reach_target_memory_and_every_weight(answer, rng):
     answer.gradients_match(layer_inputs(rng, b=3, q=4, training=True))
 
 
+def right_with_live_masks(answer):
+    """Assert that masks count where every word may attend to something."""
+    rng = torch.Generator().manual_seed(0)
+    live = {"target_mask": mixed_mask(rng, 2, 3, 3), "memory_mask": mixed_mask(rng, 2, 3, 5)}
+    answer.matches(layer_inputs(rng, **live))
+    answer.matches(both_masks(rng))
+
+
 @task.check(1)
-def a_word_with_nothing_to_attend_to_stays_finite(answer, rng):
-    dead = {"target_mask": dead_mask(rng, 2, 3, 3), "memory_mask": dead_mask(rng, 2, 3, 5)}
-    answer.matches(layer_inputs(rng, **dead), gradient=True)
+def the_output_is_right_where_a_word_may_attend_to_nothing(answer, rng):
+    masks = {"target_mask": dead_mask(rng, 2, 3, 3), "memory_mask": dead_mask(rng, 2, 3, 5)}
     empty = mixed_mask(rng, 3, 1, 5)
     empty[1] = False
-    answer.matches(layer_inputs(rng, b=3, q=1, memory_mask=empty), gradient=True)
+    dead = layer_inputs(rng, **masks), layer_inputs(rng, b=3, q=1, memory_mask=empty)
+    with following(lambda: right_with_live_masks(answer)):
+        for inputs in dead:
+            answer.matches(inputs)
+    usual = layer_inputs(torch.Generator().manual_seed(0))
+    with following(lambda: answer.gradients_match(usual)):
+        for inputs in dead:
+            answer.gradients_match(inputs)
 
 
 @task.check(1)

@@ -123,7 +123,7 @@ def refuses_all(answer, seen, *implementations: str, why: str) -> None:
 
 
 def accepts_all(answer, seen, *implementations: str) -> None:
-    """Assert that a test accepts each of these, which are right."""
+    """Assert that a test accepts each of these, which are right; the first, whatever it draws."""
     for each in implementations:
         if refuses(answer, each):
             said = answer.returned(of(each), seen)["said"].rstrip(": ")  # nothing follows the colon
@@ -133,6 +133,16 @@ def accepts_all(answer, seen, *implementations: str) -> None:
                 False,
                 True,
             )
+    first = implementations[0]
+    refused = sum(refuses(answer, first, seed=seed) for seed in SEEDS)
+    if refused:
+        raise Failure(
+            f"Your test refuses an implementation that is right: {first}. Run {len(SEEDS)} times, "
+            f"it does so {refused} times.",
+            of(first),
+            False,
+            True,
+        )
 
 
 SEEDS = range(1, 17)

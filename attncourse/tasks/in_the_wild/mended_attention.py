@@ -3,7 +3,7 @@ import math
 import torch
 
 from attncourse import in_the_wild as reference
-from attncourse.checks.answer import moves_nothing
+from attncourse.checks.answer import following, moves_nothing
 from attncourse.checks.inputs import causal, dead_mask, mixed_mask
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
@@ -12,11 +12,12 @@ from attncourse.tasks.attention import (
     DOUBLE,
     Attention,
     a_mask_may_broadcast,
-    a_masked_key_gets_no_weight,
-    a_query_with_nothing_to_attend_to_gets_zeros,
+    a_masked_key_gets_no_weight_and_takes_none_from_the_others,
+    a_query_with_nothing_to_attend_to_gets_zeros_and_spoils_nothing_else,
     attention_inputs,
     hidden_winner,
     large_attention,
+    matches_but_for_the_mask,
     of_masks,
     only_dead_rows,
 )
@@ -66,14 +67,27 @@ task = Task(
     forbidden=FUSED_ATTENTION,
 )
 
-task.check(2, "beside a query with nothing to attend to all is right, the gradient too")(
-    a_query_with_nothing_to_attend_to_gets_zeros
-)
+
+def a_mask_broadcasts(answer):
+    """Assert that a mask in which every query may attend to something may broadcast."""
+    rng = torch.Generator().manual_seed(0)
+    answer.matches(attention_inputs(rng, 2, mask=mixed_mask(rng, 4, 5)))
+
+
+@task.check(2, "with a query that may attend to nothing all is right, the gradient too")
+def with_a_query_that_may_attend_to_nothing_all_is_right(answer, rng):
+    answer.matches(attention_inputs(rng, 2, mask=dead_mask(rng, 2, 4, 5)), gradient=True)
+    answer.matches(attention_inputs(rng, 2, q=4, k=4, mask=dead_mask(rng, 2, 4, 4)))
+    with following(lambda: a_mask_broadcasts(answer)):
+        a_query_with_nothing_to_attend_to_gets_zeros_and_spoils_nothing_else(answer, rng)
 
 
 @task.check(1, "if all is hidden, all is right, the gradient too")
 def if_all_is_hidden_all_is_right(answer, rng):
-    answer.matches(all_hidden(rng), gradient=True)
+    hidden = torch.zeros(2, 4, 5, dtype=torch.bool)
+    answer.matches(attention_inputs(rng, 2, mask=hidden), gradient=True)
+    with following(lambda: a_mask_broadcasts(answer)):
+        answer.matches(all_hidden(rng), gradient=True)
 
 
 @task.check(1)
@@ -82,7 +96,13 @@ def without_a_mask_it_is_as_it_was(answer, rng):
     answer.matches(attention_inputs(rng, **DOUBLE))
 
 
-task.check(1)(a_masked_key_gets_no_weight)
+@task.check(1, "a masked key gets no weight and takes none from the others")
+def a_masked_key_gets_no_weight(answer, rng):
+    matches_but_for_the_mask(answer, attention_inputs(rng, 2, 3, mask=mixed_mask(rng, 2, 3, 4, 5)))
+    with following(lambda: a_mask_broadcasts(answer)):
+        a_masked_key_gets_no_weight_and_takes_none_from_the_others(answer, rng)
+
+
 task.check(1)(a_mask_may_broadcast)
 
 

@@ -38,7 +38,7 @@ def right(answer, length, width):
 
 
 @task.check(1)
-def a_row_for_each_position_and_as_many_features_as_asked(answer):
+def a_row_for_each_position_with_as_many_features_as_asked_in_float32(answer):
     for length, width in ((6, 5), (4, 1), (5, 8)):
         inputs = table_of(length, width)
         got = answer(inputs)

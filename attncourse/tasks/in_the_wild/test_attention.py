@@ -275,8 +275,8 @@ def right_implementations_pass_in_any_style(answer):
     shared.accepts_all(answer, seen, *RIGHT)
 
 
-@task.check(1, "NaN is no zero")
-def nan_is_no_zero(answer):
+@task.check(1, "NaN is refused where zeros are promised")
+def nan_is_refused_where_zeros_are_promised(answer):
     why = "NaN comes where zeros are promised."
     shared.refuses_all(
         *(answer, seen, INFINITY, "the logarithm of the mask added, so NaN", NAN_IN_THE_OUTPUT),
@@ -285,12 +285,12 @@ def nan_is_no_zero(answer):
 
 
 @task.check(1)
-def output_and_weights_both_count(answer):
+def it_refuses_to_have_only_one_of_the_two_results_mended(answer):
     shared.refuses_all(answer, seen, OUTPUT, WEIGHTS, why="One of the two results breaks it.")
 
 
 @task.check(2)
-def hidden_keys_are_not_looked_at_in_any_other_way(answer):
+def it_refuses_any_other_way_to_look_at_hidden_keys(answer):
     shared.refuses_all(
         *(answer, seen),
         *("the lowest number as a fill", "10,000 taken from hidden scores"),

@@ -264,13 +264,13 @@ def an_error_inside_the_implementation_is_no_excuse(answer):
 
 
 @task.check(2)
-def the_last_feature_is_looked_at(answer):
+def a_wrong_last_feature_is_refused(answer):
     why = "It ends without an error, and one feature of its table is wrong."
     shared.refuses_all(answer, seen, ZEROS, COSINE, why=why)
 
 
 @task.check(1)
-def so_are_the_width_and_the_other_features(answer):
+def so_are_another_width_and_other_wrong_features(answer):
     why = "It ends without an error, and its table is another one."
     shared.refuses_all(answer, seen, WIDER, NARROWER, NEXT, why=why)
 

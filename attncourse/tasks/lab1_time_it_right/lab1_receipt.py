@@ -60,7 +60,7 @@ task = Task(
 
 @task.check(1)
 def the_receipt_of_this_lab_can_be_read(answer):
-    record_of(answer)
+    receipts.record_of_this_lab(answer)
 
 
 @task.check(1)
@@ -83,7 +83,7 @@ def three_products_and_three_copies_have_twenty_samples_each(answer):
 
 
 @task.check(1)
-def nothing_in_it_is_impossible(answer):
+def the_audit_finds_nothing_impossible_or_inconsistent(answer):
     found = grave(record_of(answer))
     if found:
         raise Failure(str(found[0]))
@@ -96,7 +96,7 @@ def the_roofs_are_those_of_its_own_samples(answer):
         claimed = roofs(record)
         said = "; ".join(
             f"{kind}: {claimed[kind]:.3g} claimed, at best "
-            f"{max(speeds(record, kind)):.3g} by the samples"
+            f"{max(speeds(record, kind), default=0):.3g} by the samples"
             for kind in KINDS
         )
         raise Failure(

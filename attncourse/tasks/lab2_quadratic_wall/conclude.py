@@ -180,14 +180,14 @@ def the_naive_memory_has_its_exponent(answer, rng):
 
 
 @task.check(2)
-def the_ratio_is_taken_where_both_have_a_time(answer, rng):
+def the_ratio_is_naive_over_fused_at_the_largest_n_that_both_have(answer, rng):
     says(answer, rng, "ratio", {"T4": RECORDS["T4"], "CPU": RECORDS["CPU"]})
     for kind in ("naive is faster", "fused ends first"):
         says(answer, rng, "ratio", {kind: RECORDS[kind]})
 
 
 @task.check(1)
-def a_few_disturbed_samples_do_not_move_the_ratio(answer, rng):
+def disturbed_samples_do_not_move_the_ratio(answer, rng):
     kinds = ("disturbed naive", "disturbed fused", "disturbed on a CPU")
     says(answer, rng, "ratio", {kind: RECORDS[kind] for kind in kinds})
 

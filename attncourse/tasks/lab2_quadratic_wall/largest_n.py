@@ -3,7 +3,7 @@ import operator
 
 import torch
 
-from attncourse.checks.answer import Failure
+from attncourse.checks.answer import Failure, following
 from attncourse.checks.task import Task
 from attncourse.lab import lab2_quadratic_wall as reference
 from attncourse.tasks.lab2_quadratic_wall import pick
@@ -107,22 +107,28 @@ def it_finds_the_wall_of_a_gpu(answer, rng):
 
 @task.check(1)
 def a_batch_brings_the_wall_nearer(answer, rng):
-    for b in (2, 8, pick(rng, 16, 32, 5)):
-        the_wall(answer, memory(4 * 10**9, b, 4, 64, 2))
+    total = needed(20_000, 0, 1, 1, 64, 4) - 1  # a byte more, and a position more would fit
+    with following(lambda: the_wall(answer, memory(total, 1, 1, 64, 4))):
+        for b in (2, 8, pick(rng, 16, 32, 5)):
+            the_wall(answer, memory(total, b, 1, 64, 4))
 
 
 @task.check(2)
 def what_you_return_fits_and_one_more_does_not(answer, rng):
-    for n in (pick(rng, 300, 411, 512), 1000, 77):
-        exactly = needed(n, 0, 2, 3, 50, 4)
+    for n, width in ((pick(rng, 300, 411, 512), 4), (1000, 4), (77, 4), (1000, 2)):
+        exactly = needed(n, 0, 2, 3, 50, width)
         for spare in (0, 1, -1):
-            the_wall(answer, memory(exactly + spare, 2, 3, 50, 4))
+            the_wall(answer, memory(exactly + spare, 2, 3, 50, width))
 
 
 @task.check(1)
 def the_inputs_lie_in_memory_too(answer, rng):
-    for d in (256, 512, pick(rng, 300, 700, 1024)):
-        the_wall(answer, memory(10**6, 1, 2, d, 2))
+    def just_enough(d):
+        return memory(needed(301, 0, 1, 2, d, 4) + 1, 1, 2, d, 4)
+
+    with following(lambda: the_wall(answer, just_enough(1))):  # beside them the inputs are little
+        for d in (256, 512, pick(rng, 300, 700, 1024)):
+            the_wall(answer, just_enough(d))
 
 
 @task.check(1)

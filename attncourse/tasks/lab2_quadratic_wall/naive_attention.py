@@ -92,7 +92,7 @@ task = Task(
 
 
 @task.check(1)
-def each_position_gets_one_vector(answer, rng):
+def each_position_gets_one_vector_from_each_head(answer, rng):
     for b, h, n, d in ((2, 3, 5, 4), (1, 2, 4, 7), (2, 2, 1, 3)):
         inputs = qkv(rng, b, h, n, d)
         output = answer(inputs)
@@ -112,7 +112,7 @@ def the_values_are_those_of_the_formula(answer, rng):
 
 
 @task.check(2)
-def all_scores_exist_at_once(answer, rng):
+def all_scores_exist_at_once_and_nothing_larger(answer, rng):
     for n in (64, 128):
         found = biggest(answer, n, rng)
         scores = METERED["b"] * METERED["h"] * n * n

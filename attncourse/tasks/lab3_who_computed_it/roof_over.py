@@ -83,8 +83,8 @@ def the_ridge_belongs_to_the_machine(answer):
 
 
 @task.check(1)
-def below_the_ridge_the_roof_slopes(answer, rng):
-    roofs(answer, "roof", program(pick(rng, 2.0, 21.0, 60.0)), program(1.0, 90e9, 18e9))
+def below_the_ridge_the_roof_is_intensity_times_bytes_per_second(answer, rng):
+    roofs(answer, "roof", program(pick(rng, 2.5, 21.4, 60.8)), program(1.9, 90e9, 18e9))
 
 
 @task.check(1)
@@ -94,12 +94,12 @@ def beyond_the_ridge_the_roof_is_flat(answer, rng):
 
 @task.check(1)
 def near_the_ridge_it_is_still_the_smaller_of_the_two(answer):
-    roofs(answer, "roof", program(85.0), program(100.0))
+    roofs(answer, "roof", program(85.5), program(100.0))
 
 
 @task.check(1)
 def it_says_what_the_program_waits_for(answer):
-    roofs(answer, "bound", *(program(i) for i in (1.0, 21.0, 85.0, 100.0, 2048.0)))
+    roofs(answer, "bound", *(program(i) for i in (1.0, 21.0, 85.0, 92.1, 100.0, 2048.0)))
 
 
 # --- steps --------------------------------------------------------------------------------------

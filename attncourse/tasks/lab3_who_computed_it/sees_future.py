@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attncourse.checks.answer import Failure, describe
+from attncourse.checks.answer import Failure, describe, following
 from attncourse.checks.device import elsewhere, mixed, stays_with
 from attncourse.checks.inputs import causal, normal
 from attncourse.checks.observe import Unusable
@@ -73,7 +73,8 @@ def a_function(kind, x):
         "early": lambda x: shared(x, 0, 2),
         "late": lambda x: shared(x, n - 2, n - 1),
         "first": lambda x: shared(x, 0, 1),
-        "faint": lambda x: shared(x, 1, n - 1, 3e-4),
+        "faint": lambda x: shared(x, 1, n - 1, 3e-4),  # a probe, and in no check
+        "faint in output 0": lambda x: shared(x, 0, n - 1, 3e-4),
         "raises": lambda x: moved(x, 1),
         "lowers": lambda x: moved(x, -1),
         "last feature": last_feature,
@@ -157,7 +158,7 @@ WHAT = {
     "early": "causal attention with half of input 2 added to output 0",
     "late": "causal attention with half of the last input added to the output before it",
     "first": "causal attention with half of input 1 added to output 0",
-    "faint": "causal attention with 0.0003 of the last input added to output 1",
+    "faint in output 0": "causal attention with 0.0003 of the last input added to output 0",
     "raises": "causal attention whose output 1 rises, however the last input changes",
     "lowers": "causal attention whose output 1 falls, however the last input changes",
     "last feature": "causal attention with the last input's last feature added to one feature of "
@@ -211,7 +212,10 @@ def it_tells_a_causal_mask_from_none(answer, rng):
 
 @task.check(1)
 def it_looks_ahead_and_not_back(answer, rng):
-    knows(answer, rng, "only the future", "running sum", "causal")
+    with following(lambda: knows(answer, rng, "sees all")):
+        knows(answer, rng, "only the future")
+    with following(lambda: knows(answer, rng, "causal")):
+        knows(answer, rng, "running sum", "causal")
 
 
 @task.check(2)
@@ -222,7 +226,8 @@ def a_leak_anywhere_is_found(answer, rng):
 
 @task.check(1)
 def a_faint_leak_counts_and_rounding_does_not(answer, rng):
-    knows(answer, rng, "faint", "rounding")
+    with following(lambda: knows(answer, rng, "causal", "sees all")):
+        knows(answer, rng, "faint in output 0", "rounding")
 
 
 @task.check(2)
@@ -232,7 +237,8 @@ def a_norm_or_a_padding_hides_nothing(answer, rng):
 
 @task.check(1)
 def it_leaves_gradients_as_they_are(answer, rng):
-    knows(answer, rng, "without gradients")
+    with following(lambda: knows(answer, rng, "causal", "sees all")):
+        knows(answer, rng, "without gradients")
 
 
 @task.check(1, "it says what PyTorch's own layer does here")

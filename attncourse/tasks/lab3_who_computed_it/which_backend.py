@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attncourse.checks.answer import Failure, Unanswered, describe
+from attncourse.checks.answer import Failure, Unanswered, describe, following
 from attncourse.checks.inputs import causal
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
@@ -90,6 +90,7 @@ NOTHING = {
 
 
 CASES = FLASHES | FALLBACKS | FORCED | ON_GPUS | SPELLED | BESIDE | LAYERS | NOTHING
+PROJECTED = {"a product, then matmul, softmax, matmul": {"how": "projected"}}  # no probe
 
 
 class OnAGPU(TorchDispatchMode):
@@ -123,10 +124,11 @@ def watched(case):
         def fn():  # what torch calls on a GPU
             return getattr(torch.ops.aten, case["op"])(q, q, q, *more)
 
-    elif how in ("spelled", "one head"):
-        q = torch.ones(2, 3, 8, 4) if how == "spelled" else torch.ones(8, 4)
+    elif how in ("spelled", "one head", "projected"):
+        x = torch.ones(8, 4) if how == "one head" else torch.ones(2, 3, 8, 4)
 
         def fn():
+            q = x @ torch.ones(4, 4) if how == "projected" else x
             return torch.softmax(q @ q.mT / 2, dim=-1) @ q
 
     elif how == "mha":
@@ -163,7 +165,7 @@ def detected(which_backend, view="said"):
     """What the answer says of a case, and how often it ran it."""
 
     def function(case):
-        case = CASES[case]
+        case = (CASES | PROJECTED)[case]
         runs = [0]
         with torch.random.fork_rng([]), torch.set_grad_enabled(case.get("grad", True)):
             torch.default_generator.manual_seed(0)
@@ -200,6 +202,27 @@ def names_what_ran(answer, names):
             )
 
 
+def follows_what_ran(answer, name):
+    """Assert that a case counts as dropout's kernel or as the plain call's, as it does in truth."""
+    cases = name, "dropout", "the plain call"
+    said, seen = ([each({"case": case})[0] for case in cases] for each in (answer, answer.expected))
+    if [said[0] == other for other in said[1:]] != [seen[0] == other for other in seen[1:]]:
+        raise Failure(
+            f"Case “{name}”, by the trace of torch {torch.__version__}: {seen[0]}. You say "
+            f"{said[0]}, of “{cases[1]}” {said[1]}, and of “{cases[2]}” {said[2]}."
+        )
+
+
+BACKENDS = ("FLASH", "EFFICIENT", "CUDNN", "MATH", "NATIVE_MHA", "NAIVE", "NONE")
+
+
+def says_a_backend(answer, name):
+    """Assert that what is said of a case is one of the words, be it the right one or not."""
+    (got,) = answer({"case": name})
+    if got not in BACKENDS:
+        raise Failure(f"Case “{name}”: {got!r} is no backend.")
+
+
 RUN_ONCE = ("the plain call", "dropout", "a linear layer")  # found at once, later, not at all
 
 
@@ -224,29 +247,31 @@ task = Task(
 )
 
 
-@task.check(2, "the CPU's fused kernel is flash")
+@task.check(2, "the CPU's fused kernel is FLASH")
 def the_cpus_fused_kernel_is_flash(answer):
     names_what_ran(answer, FLASHES)
 
 
-@task.check(2, "a silent fallback is the math kernel")
+@task.check(2, "a silent fallback is MATH")
 def a_silent_fallback_is_math(answer):
     names_what_ran(answer, FALLBACKS)
 
 
 @task.check(1)
 def it_is_observed_and_not_derived_from_the_call(answer):
-    names_what_ran(answer, FORCED)
+    for name in FORCED:
+        follows_what_ran(answer, name)
 
 
 @task.check(2, "the kernels of a GPU are told apart")
 def the_kernels_of_a_gpu_are_told_apart(answer):
-    names_what_ran(answer, ON_GPUS)
+    with following(lambda: says_a_backend(answer, "the plain call")):
+        names_what_ran(answer, ON_GPUS)
 
 
-@task.check(1)
+@task.check(1, "attention spelled out is NAIVE, unless a kernel shows as well")
 def attention_spelled_out_is_naive(answer):
-    names_what_ran(answer, SPELLED | BESIDE)
+    names_what_ran(answer, SPELLED | PROJECTED | BESIDE)
 
 
 @task.check(2)
@@ -254,7 +279,7 @@ def a_layer_is_what_its_mode_makes_it(answer):
     names_what_ran(answer, LAYERS)
 
 
-@task.check(1)
+@task.check(1, "without attention it says NONE")
 def without_attention_it_says_none(answer):
     names_what_ran(answer, NOTHING)
 

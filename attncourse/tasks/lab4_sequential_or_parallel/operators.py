@@ -142,7 +142,7 @@ task = Task(
 
 
 @task.check(2)
-def a_loop_takes_so_many_operators_a_position(answer, rng):
+def of_a_loop_the_fixed_part_and_the_operators_a_position_are_right(answer, rng):
     for fixed, per_position in ((0, 1), (3, 4), (pick(rng, 5, 8, 20), pick(rng, 6, 11, 13))):
         counts_of(answer, made_up(fixed, per_position), "This made-up loop")
 

@@ -48,7 +48,7 @@ def a_cell(b, w_inputs, w_state, seen=None):
                     f"it got {describe(tensor)}"
                 )
         if seen is not None:
-            seen.append(inputs.detach().clone())
+            seen.append([each.detach().clone() for each in (inputs, state)])
         return torch.tanh(inputs @ w_inputs + state @ w_state)
 
     return cell
@@ -67,18 +67,27 @@ def on_another_device(loop):
     return elsewhere(with_a_cell(loop))
 
 
+def position(inputs, call):
+    """Where in the inputs a call of the cell found one of its arguments; -1 for nowhere."""
+    positions = range(inputs.shape[1])
+    return next((t for one in call for t in positions if torch.equal(inputs[:, t], one)), -1)
+
+
 def watched(loop):
-    """How often the answer calls the cell, and in which order it reads the positions."""
+    """How often the answer calls the cell, and in which order it reads the positions.
+
+    "order" goes by the first arguments and by what the inputs are afterward; "read" by both
+    arguments, since a swapped call reads a position, too, and by what the inputs were before.
+    """
 
     def function(inputs, state, w_inputs, w_state):
-        seen = []
+        seen, kept = [], inputs.clone()
         if loop(a_cell(len(inputs), w_inputs, w_state, seen), inputs, state) is None:
             return None
-        order = [
-            next((t for t in range(inputs.shape[1]) if torch.equal(inputs[:, t], one)), -1)
-            for one in seen
-        ]
-        return {"order": order}
+        return {
+            "order": [position(inputs, call[:1]) for call in seen],
+            "read": [position(kept, call) for call in seen],
+        }
 
     return function
 
@@ -92,7 +101,7 @@ def reads(answer, inputs):
         raise Failure(f"Your answer {seen.error}", inputs)
     if seen.returned is None:
         raise Unanswered("Your answer returned None: is a `return` missing?")
-    return seen.returned["order"]
+    return seen.returned["read"]
 
 
 def traits(answer):
@@ -127,7 +136,7 @@ task = Task(
 )
 
 
-@task.check(1)
+@task.check(1, "the states come as one tensor (b n d)")
 def there_is_a_state_after_each_position(answer, rng):
     for b, n, d in ((2, 5, 3), (3, 1, 2), (1, 7, 4)):
         inputs = sentences(rng, b, n, d)

@@ -71,7 +71,7 @@ task = Task(
 )
 
 
-@task.check(1)
+@task.check(1, "the bytes of one token are right as an int")
 def the_bytes_of_one_token_are_right(answer, rng):
     exactly(answer, sizes(1, 1, 1, 1, 64, 2))
     exactly(answer, sizes(1, 1, 1, 1, pick(rng, 32, 80, 128), 1))

@@ -129,7 +129,7 @@ task = Task(
 )
 
 
-@task.check(1)
+@task.check(1, "each head gets one vector (b h d)")
 def each_head_gets_one_vector(answer, rng):
     for b, h, c, n, d in ((2, 3, 3, 5, 4), (1, 6, 2, 4, 7), (2, 4, 1, 1, 3)):
         inputs = one_query(rng, b, h, c, n, d)
@@ -175,7 +175,7 @@ def step_by_step_it_equals_the_full_causal_pass(answer, rng):
         compare("output, position by position", seen.returned, full, inputs, tolerance=1e-5)
 
 
-@task.check(3, "neither keys nor values are copied")
+@task.check(3, "it makes no tensor as large as all keys")
 def no_key_is_copied(answer, rng):
     for c in (2, 8, 1):
         biggest, _ = step_counts(answer, c, rng)
@@ -187,7 +187,7 @@ def no_key_is_copied(answer, rng):
             )
 
 
-@task.check(2)
+@task.check(2, "it moves at most twice the bytes of the cache")
 def no_key_is_read_twice(answer, rng):
     for c in (2, 4):
         _, moved = step_counts(answer, c, rng)

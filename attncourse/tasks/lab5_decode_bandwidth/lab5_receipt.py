@@ -1,4 +1,4 @@
-from attncourse.checks.answer import Failure
+from attncourse.checks.answer import Failure, following
 from attncourse.checks.task import Task
 from attncourse.lab import lab5_decode_bandwidth as reference
 from attncourse.lab.roofline import decode_bytes
@@ -78,7 +78,7 @@ def copies(record):
 task = Task(reference.lab5_receipt, number=5, section="lab5-receipt", **receipts.TASK)
 
 
-@task.check(2)
+@task.check(2, "three kinds of cache were timed at four sizes or more, one of them large")
 def three_kinds_of_cache_were_timed_at_four_sizes_or_more(answer):
     common = common_sizes(record_of(answer))
     if len(common) < 4 or common[-1] < max(8 * common[0], LARGE):
@@ -99,11 +99,13 @@ def a_copy_and_a_product_of_the_same_machine_were_timed(answer):
         )
 
 
-@task.check(2)
-def the_bytes_are_those_of_the_cache(answer):
-    record = record_of(answer)
+def has_common_sizes(record):
+    """Assert that there is something to look at; how many sizes there are has its own check."""
     if not common_sizes(record):
-        raise Failure("There is no size at which MHA, GQA-8 and MQA all have times.")
+        raise Failure("There is no size at which MHA, GQA-8 and MQA all have times.", open=True)
+
+
+def has_right_bytes(record):
     for name, n, said, right in wrong_bytes(record):
         raise Failure(
             f"{name} at n = {n}: the receipt says {said:,} bytes. Keys and values of its cache "
@@ -112,10 +114,16 @@ def the_bytes_are_those_of_the_cache(answer):
 
 
 @task.check(2)
+def the_bytes_are_those_of_the_cache(answer):
+    record = record_of(answer)
+    has_common_sizes(record)
+    has_right_bytes(record)
+
+
+@task.check(2, "the peaks show that no step allocates well above its cache")
 def no_step_allocates_well_above_its_cache(answer):
     record = record_of(answer)
-    if not common_sizes(record):
-        raise Failure("There is no size at which MHA, GQA-8 and MQA all have times.")
+    has_common_sizes(record)
     for name in without_peak(record):
         raise Failure(
             f"The record does not say how much memory a step with {name} takes at its largest "
@@ -130,11 +138,13 @@ def no_step_allocates_well_above_its_cache(answer):
 
 @task.check(1)
 def what_is_faster_than_memory_says_where_its_bytes_were(answer):
-    for name, n, times in unlabeled(record_of(answer)):
-        raise Failure(
-            f"{name} at n = {n} reads {times:.1f} times as fast as this machine copies. Its "
-            'bytes came from a cache of the processor: such a point needs the label "cache".'
-        )
+    record = record_of(answer)
+    with following(lambda: has_right_bytes(record)):  # by wrong bytes the speed is wrong, too
+        for name, n, times in unlabeled(record):
+            raise Failure(
+                f"{name} at n = {n} reads {times:.1f} times as fast as this machine copies. Its "
+                'bytes came from a cache of the processor: such a point needs the label "cache".'
+            )
 
 
 def evidence(record):

@@ -23,7 +23,7 @@ def agrees(answer, inputs, names=None, tolerance=None):
         if names and name not in names:
             continue
         nothing = ours == -math.inf
-        if theirs.shape == ours.shape:
+        if name in ("maximum", "logsumexp") and theirs.shape == ours.shape:
             if not torch.equal(theirs == -math.inf, nothing):
                 raise Failure(
                     f"{name} is −∞ where no key has been seen, and nowhere else. Yours is not.",

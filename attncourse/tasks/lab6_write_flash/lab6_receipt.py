@@ -62,7 +62,7 @@ task = Task(
 
 @task.check(1)
 def it_is_a_receipt_of_this_lab(answer):
-    record_of(answer)
+    receipts.record_of_this_lab(answer)
 
 
 @task.check(1)
@@ -82,7 +82,7 @@ def the_best_tile_was_predicted_before_measuring(answer):
 
 
 @task.check(2)
-def nothing_in_it_is_impossible_or_contradicts_itself(answer):
+def the_audit_finds_nothing_impossible_or_inconsistent(answer):
     receipts.all_possible(with_work(record_of(answer)))
 
 

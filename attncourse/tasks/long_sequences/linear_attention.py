@@ -71,7 +71,7 @@ task = Task(
 
 
 @task.check(1)
-def every_place_gets_an_output(answer, rng):
+def every_place_gets_one_output_as_wide_as_a_value(answer, rng):
     for batch, n, v in (((2,), 6, 3), ((2, 3), 5, 6), ((), 4, 2)):
         inputs = linear_inputs(rng, *batch, n=n, v=v)
         output = answer(inputs)
@@ -96,7 +96,8 @@ def the_first_word_gets_its_own_value(answer, rng):
 def every_output_is_an_average_of_values(answer, rng):
     inputs = linear_inputs(rng, 2, n=7, d=3)
     ones = inputs | {"value": torch.ones(2, 7, 2)}
-    compare("output where all values are 1", answer(ones), torch.ones(2, 7, 2), ones)
+    for each in (ones, ones | {"query": torch.zeros(2, 7, 3)}):
+        compare("output where all values are 1", answer(each), torch.ones(2, 7, 2), each)
     apart = inputs | {"value": torch.eye(7).expand(2, 7, 7).clone()}  # then weights come out
     output, value, weights = answer(inputs), inputs["value"], answer(apart)
     if weights.shape != (2, 7, 7) or (weights < -1e-4).any():
@@ -113,7 +114,9 @@ def nobody_sees_a_later_word(answer, rng):
     whole = answer(inputs)
     for n in (1, 3, 5):
         part = {name: tensor[..., :n, :] for name, tensor in inputs.items()}
-        compare(f"output of the first {n} words of 6", whole[..., :n, :], answer(part), inputs)
+        # A NaN in the same place tells nothing of later words.
+        both = whole[..., :n, :].nan_to_num(), answer(part).nan_to_num()
+        compare(f"output of the first {n} words of 6", *both, inputs)
     answer.holds_of_the_right(inputs)
 
 
@@ -134,8 +137,8 @@ def small_weights_are_shared_out_as_large_ones(answer, rng):
     answer.matches(far_below(rng, 1, n=3))
 
 
-@task.check(1, "gradients reach query, key and value")
-def gradients_reach_query_key_and_value(answer, rng):
+@task.check(1, "the gradients of query, key and value are right")
+def the_gradients_of_query_key_and_value_are_right(answer, rng):
     answer.gradients_match(linear_inputs(rng, 2, n=6))
 
 

@@ -1,7 +1,14 @@
 import torch
 
 from attncourse import long_sequences as reference
-from attncourse.checks.answer import Failure, compare, describe, moves_nothing, shape_of
+from attncourse.checks.answer import (
+    Failure,
+    compare,
+    describe,
+    following,
+    moves_nothing,
+    shape_of,
+)
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
@@ -150,7 +157,7 @@ def the_first_word_gets_its_own_value(answer, rng):
 
 
 @task.check(2)
-def a_word_is_added_and_then_asks(answer, rng):
+def after_other_words_output_and_state_are_right(answer, rng):
     answer.matches(step_inputs(rng, 2))
     answer.matches(step_inputs(rng, 2, 3, d=5, v=2))
     answer.matches(step_inputs(rng, 4, 4, d=4, v=4))
@@ -168,8 +175,10 @@ def word_by_word_it_is_causal_linear_attention(answer, rng):
 
 @task.check(1)
 def small_weights_are_shared_out_as_large_ones(answer, rng):
-    answer.matches(far_below(rng, 2))
-    answer.matches(far_below(rng, 2, 3))
+    # What is added to the sum of weights shows where they are small, and hardly elsewhere.
+    with following(lambda: answer.matches(step_inputs(rng, 2, begun=False), tolerance=0.1)):
+        answer.matches(far_below(rng, 2))
+        answer.matches(far_below(rng, 2, 3))
 
 
 @task.check(1)
@@ -184,17 +193,22 @@ def the_state_does_not_grow(answer, rng):
 
 
 @task.check(1)
-def gradients_reach_the_new_word_and_the_state(answer, rng):
+def the_gradients_of_the_new_word_and_the_state_are_right(answer, rng):
     answer.gradients_match(step_inputs(rng, 2))
     answer.gradients_match(step_inputs(rng, 2, begun=False))
 
 
 @task.check(1)
 def a_state_belongs_to_its_text(answer, rng):
-    answer(step_inputs(rng, 2, begun=False))
-    answer.matches(step_inputs(rng, 2, begun=False))
+    inputs, after = step_inputs(rng, 2, begun=False), []
+    for _ in range(2):
+        answer(step_inputs(rng, 2, begun=False))
+        after.append([each.nan_to_num() for each in answer(inputs)])
+    for name, one, two in zip(task.returns, *after, strict=True):
+        compare(f"{name} of a text, after another one", two, one, inputs)
     moves_nothing(answer, step_inputs(rng, 2))
     moves_nothing(answer, step_inputs(rng, 2, begun=False))
+    answer.holds_of_the_right(inputs)
 
 
 # --- the reference in steps ---------------------------------------------------------------------

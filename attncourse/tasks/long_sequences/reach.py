@@ -1,7 +1,9 @@
+import itertools
+
 import torch
 
 from attncourse import long_sequences as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
+from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
 from attncourse.checks.task import Task
 
 
@@ -114,13 +116,12 @@ task = Task(
 def it_is_a_square_of_booleans(answer, rng):
     for n, layers in ((5, 1), (7, 3)):
         inputs = reach_inputs(band(n, 1), layers)
-        reached = answer(inputs)
-        if reached.shape != (n, n) or reached.dtype != torch.bool:
-            raise Failure(
-                f"reached has shape {shape_of(reached)} and dtype {reached.dtype}; expected "
-                f"({n} {n}), torch.bool.",
-                inputs,
-            )
+        is_a_square(answer(inputs), inputs)
+
+
+def is_a_square(reached, inputs):
+    n = len(inputs["mask"])
+    has_shape("reached", reached, "(n n)", n, n, inputs=inputs, dtype=torch.bool)
 
 
 @task.check(1)
@@ -136,7 +137,7 @@ def one_layer_is_the_mask_and_oneself(answer, rng):
 
 
 @task.check(2)
-def a_window_reaches_further_with_every_layer(answer, rng):
+def a_window_reaches_one_width_further_with_every_layer(answer, rng):
     for layers in (2, 3, 5):
         answer.matches(reach_inputs(band(12, 2), layers))
         answer.matches(reach_inputs(band(9, 1, 1), layers))
@@ -149,17 +150,27 @@ def any_mask_is_followed_step_by_step(answer, rng):
         answer.matches(reach_inputs(drawn(rng, n, share), layers))
     answer.matches(reach_inputs(steps_of(1, 4, 4, 4, 4, 1), 5))  # 256 paths: 0 in uint8
     answer.matches(reach_inputs(~torch.eye(16, dtype=torch.bool), 18))  # 2^68 paths: 0 in int64
+    answer.matches(reach_inputs(one_way(8, 3), 3))
     answer.matches(reach_inputs(one_way(30, 40), 30))
     answer.matches(reach_inputs(two_groups(16), 40))  # 2^160 paths: ∞ in float32
 
 
 @task.check(2)
 def nobody_forgets(answer, rng):
-    answer.matches(reach_inputs(circle(7), 3))
-    for layers in (2, 3):
-        answer.matches(reach_inputs(drawn(rng, 8, 0.2, diagonal=False), layers))
     lonely = drawn(rng, 6) & (torch.arange(6)[:, None] != 2)
-    answer.matches(reach_inputs(lonely, 2))
+    for mask, layers in (
+        *((circle(7), 3), (lonely, 2)),
+        *((drawn(rng, 8, 0.2, diagonal=False), layers) for layers in (2, 3)),
+    ):
+        inputs = reach_inputs(mask, layers)
+        tables = [answer(reach_inputs(mask, n)) for n in range(1, layers + 1)]
+        for each in tables:
+            is_a_square(each, inputs)
+        for n, (before, after) in enumerate(itertools.pairwise(tables), 1):
+            if (before & ~after).any():
+                said = f"After {n + 1} layers some word has lost what it knew after {n}."
+                raise Failure(said, reach_inputs(mask, n + 1))
+        answer.holds_of_the_right(inputs)
 
 
 @task.check(1)

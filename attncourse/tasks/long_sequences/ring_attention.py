@@ -163,8 +163,9 @@ def shapes_of(attention):
 
 @task.check(1)
 def one_process_is_plain_attention(answer, rng):
-    answer.matches(ring_inputs(rng, 2, sizes=(4,)))
+    answer.matches(ring_inputs(rng, 2, sizes=(5,)))
     answer.matches(ring_inputs(rng, 2, 3, sizes=(3,), d=3, v=3))
+    answer.matches(ring_inputs(rng, 2, sizes=(5,), dtype=torch.float64))
 
 
 @task.check(3)

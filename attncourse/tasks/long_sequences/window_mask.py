@@ -1,7 +1,7 @@
 import torch
 
 from attncourse import long_sequences as reference
-from attncourse.checks.answer import Failure, moves_nothing, shape_of
+from attncourse.checks.answer import Failure, has_shape, moves_nothing
 from attncourse.checks.task import Task
 
 
@@ -40,30 +40,34 @@ task = Task(
 def it_is_a_square_of_booleans(answer, rng):
     for n, width, first in ((5, 1, 0), (3, 2, 1)):
         inputs = mask_inputs(n, width, first)
-        mask = answer(inputs)
-        if mask.shape != (n, n) or mask.dtype != torch.bool:
-            raise Failure(
-                f"mask has shape {shape_of(mask)} and dtype {mask.dtype}; expected ({n} {n}), "
-                "torch.bool.",
-                inputs,
-            )
+        has_shape("mask", answer(inputs), "(n n)", n, n, inputs=inputs, dtype=torch.bool)
+
+
+def a_square(answer, inputs):
+    """The mask; that it is one of booleans is a check of its own."""
+    mask, n = answer(inputs), inputs["n"]
+    has_shape("mask", mask, "(n n)", n, n, inputs=inputs, dtype=mask.dtype)
+    return mask
+
+
+def are_true(entries, said, mask, inputs):
+    """Assert that these entries of the mask are True; without booleans, 0 may mean anything."""
+    if not entries.bool().all():
+        has_shape("mask", mask, "(n n)", *mask.shape, inputs=inputs, dtype=torch.bool)
+        raise Failure(said, inputs, got=mask)
 
 
 @task.check(1)
 def everybody_sees_oneself(answer, rng):
     for n, width, first in ((5, 1, 0), (6, 0, 0), (4, 2, 1)):
         inputs = mask_inputs(n, width, first)
-        mask = answer(inputs)
-        if mask.shape != (n, n) or not mask.diagonal().bool().all():
-            raise Failure(
-                "Every word should see itself: the diagonal should be True throughout.",
-                inputs,
-                got=mask,
-            )
+        mask = a_square(answer, inputs)
+        said = "Every word should see itself: the diagonal should be True throughout."
+        are_true(mask.diagonal(), said, mask, inputs)
 
 
 @task.check(2)
-def a_window_reaches_width_places_to_both_sides(answer, rng):
+def without_global_tokens_the_window_is_all_that_is_seen(answer, rng):
     for n, width in ((7, 2), (9, 3), (5, 1), (8, 4), (5, 9)):
         answer.matches(mask_inputs(n, width))
 
@@ -78,15 +82,19 @@ def width_0_is_the_word_alone(answer, rng):
 def global_tokens_look_at_all(answer, rng):
     for n, width, first in ((8, 1, 2), (9, 2, 1), (6, 0, 3)):
         inputs = mask_inputs(n, width, first)
-        mask = answer(inputs)
-        if mask.shape != (n, n) or not mask[:first].bool().all():
-            raise Failure(f"The first {first} of {n} words should see all words.", inputs, got=mask)
+        mask = a_square(answer, inputs)
+        said = f"The first {first} of {n} words should see all words."
+        are_true(mask[:first], said, mask, inputs)
 
 
 @task.check(2)
 def all_look_at_global_tokens(answer, rng):
     for n, width, first in ((8, 1, 2), (9, 2, 1), (6, 0, 3), (4, 1, 4)):
-        answer.matches(mask_inputs(n, width, first))
+        inputs = mask_inputs(n, width, first)
+        mask = a_square(answer, inputs)
+        said = f"All words should see the first {first} of {n} words."
+        are_true(mask[:, :first], said, mask, inputs)
+        answer.holds_of_the_right(inputs)
 
 
 @task.check(1)

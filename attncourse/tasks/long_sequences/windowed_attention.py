@@ -22,9 +22,9 @@ def window_inputs(rng, *batch, n=10, width=3, d=4, v=5, make=normal, **options):
     }
 
 
-def with_a_zero_key(rng):
+def with_a_zero_key(rng, n=7):
     """One key of zeros, which is a key like any other."""
-    inputs = window_inputs(rng, 2, n=7, width=2)
+    inputs = window_inputs(rng, 2, n=n, width=2)
     inputs["key"][:, 2] = 0
     return inputs
 
@@ -131,7 +131,7 @@ task = Task(
 
 
 @task.check(1)
-def every_place_gets_an_output(answer, rng):
+def every_place_gets_one_output_as_wide_as_a_value(answer, rng):
     for n, width in ((12, 3), (11, 3), (5, 9), (1, 1)):
         inputs = window_inputs(rng, 2, 3, n=n, width=width)
         output = answer(inputs)
@@ -148,6 +148,8 @@ def it_is_right_where_the_blocks_fit(answer, rng):
     for n, width in ((12, 3), (8, 2), (16, 4), (6, 1)):
         answer.matches(window_inputs(rng, 2, 3, n=n, width=width))
     answer.matches(window_inputs(rng, 4, 4, n=4, width=2, d=4, v=4))
+    answer.matches(window_inputs(rng, 2, 2, n=12, width=3, dtype=torch.float64))
+    answer.matches(with_a_zero_key(rng, n=8))
 
 
 @task.check(2)

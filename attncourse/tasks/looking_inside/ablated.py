@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from attncourse import looking_inside as reference
-from attncourse.checks.answer import Failure, compare, describe, moves_nothing
+from attncourse.checks.answer import Failure, compare, describe, following, moves_nothing
 from attncourse.checks.inputs import normal
 from attncourse.checks.modules import as_its_owner_left_it, disturbed, standing
 from attncourse.checks.observe import Unusable
@@ -132,7 +132,7 @@ task = Task(
 
 
 @task.check(2)
-def a_silent_head_hands_on_zeros(answer, rng):
+def the_scores_are_right_with_a_silent_head(answer, rng):
     for layer, head in ((1, 1), (0, 2)):
         says_as_it_should(answer, without(rng, layer=layer, head=head))
     says_as_it_should(answer, without(rng, layers=1, head=0))
@@ -145,6 +145,7 @@ def the_head_says_the_value_whatever_its_axes(answer, rng):
         says_as_it_should(answer, saying(rng, *shape, layers=1))
     says_as_it_should(answer, without(rng, value=0.7))
     says_as_it_should(answer, saying(rng, b=1, n=1, layers=1))
+    says_as_it_should(answer, saying(rng, layer=0, head=0))
 
 
 @task.check(2)
@@ -156,7 +157,8 @@ def the_model_that_was_given_stays_as_it_was(answer, rng):
             without(rng, layers=1, dtype=torch.float64),
         ),
     ):
-        _, afterwards = answer(inputs)
+        with following(lambda: says_as_it_should(answer, without(rng, head=2))):
+            _, afterwards = answer(inputs)
         before = said_before(inputs, inputs["text"])
         compare(answer.task.returns[1], afterwards, before, inputs)
         if left := leaves_behind(answer, inputs):
@@ -165,13 +167,16 @@ def the_model_that_was_given_stays_as_it_was(answer, rng):
 
 @task.check(1)
 def only_this_head_falls_silent(answer, rng):
-    inputs = without(rng, layer=1, head=HEADS - 1)
-    before, (said, _) = said_before(inputs, inputs["text"]), answer(inputs)
-    model = model_of(inputs["model.numbers"])
-    model.layers[1].attention.out_proj.weight.data[:, (HEADS - 1) * WIDTH :] = 0
-    if torch.equal(said, before):
-        raise Failure("Your model gives the same scores as with the head.", inputs)
-    compare("the scores without the last head", said, model(inputs["text"]).detach(), inputs)
+    for layer, head in ((1, HEADS - 1), (0, 0)):
+        inputs = without(rng, layer=layer, head=head)
+        before, (said, _) = said_before(inputs, inputs["text"]), answer(inputs)
+        model = model_of(inputs["model.numbers"])
+        out = model.layers[layer].attention.out_proj.weight.data
+        out[:, head * WIDTH : (head + 1) * WIDTH] = 0
+        if torch.equal(said, before):
+            raise Failure("Your model gives the same scores as with the head.", inputs)
+        name = f"the scores without head {head} of layer {layer}"
+        compare(name, said, model(inputs["text"]).detach(), inputs)
 
 
 @task.check(1)

@@ -83,11 +83,19 @@ def it_is_a_plain_number_between_minus_one_and_one(answer, rng):
 def a_head_that_copies_scores_one_and_one_that_forbids_minus_one(answer, rng):
     for sign, what in ((1.0, "hands on what it reads"), (-1.0, "hands on the opposite")):
         basis = torch.linalg.qr(normal(rng, 4, 4)).Q
-        inputs = {"W_OV": sign * torch.eye(4), "W_E": basis, "W_U": basis.T.contiguous()}
-        score = answer(inputs)
-        if abs(score - sign) > 1e-3:
-            came = answer.apart(score, sign)[0]
-            raise Failure(f"A head that {what} scores {sign:+.0f}; yours says {came}.", inputs)
+        alike = {"W_OV": sign * torch.eye(4), "W_E": basis, "W_U": basis.T.contiguous()}
+        for inputs in (alike, through_other_bases(rng, sign)):
+            score = answer(inputs)
+            if not abs(score - sign) <= 1e-3:  # nor NaN
+                came = answer.apart(score, sign)[0]
+                raise Failure(f"A head that {what} scores {sign:+.0f}; yours says {came}.", inputs)
+
+
+def through_other_bases(rng, sign):
+    """A head whose table is the identity, or its opposite; W_E and W_U have nothing in common."""
+    W_E, W_U = (torch.linalg.qr(normal(rng, 5, 5, dtype=torch.float64)).Q for _ in range(2))
+    W_E = W_E * torch.arange(1.0, 6.0)  # a basis, and not orthonormal
+    return {"W_OV": sign * W_E.inverse() @ W_U.inverse(), "W_E": W_E, "W_U": W_U}
 
 
 @task.check(2)

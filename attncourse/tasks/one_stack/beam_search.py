@@ -256,6 +256,25 @@ def begins_with(answer, inputs):
         return answer.returned(inputs, adapt=first_word)  # by name: a jail keeps it then
 
 
+def columns(beam_search):
+    """How many words there are in a row."""
+
+    def function(**inputs):
+        found = 0
+
+        def noting(*arguments):
+            nonlocal found
+            written = beam_search(*arguments)
+            if isinstance(written, torch.Tensor) and written.ndim == 2:
+                found = written.shape[1]
+            return written
+
+        with_a_model(noting)(**inputs)
+        return found
+
+    return function
+
+
 def is_greedy(answer):
     """Whether a second beginning makes no difference: that has a check of its own."""
     return torch.equal(answer(WORSE), answer.expected(WORSE | {"width": 1}))
@@ -267,11 +286,52 @@ def ends_otherwise(answer):
     return not torch.equal(answer(ours)[:, : ENDS["max_length"]], answer.expected(theirs))
 
 
-def is_open(answer, about):
-    """Whether what the check is `about` cannot be seen beside what has a check of its own."""
+def is_right(answer, inputs, about=""):
+    with contextlib.suppress(Failure):
+        ours, theirs = as_it_goes(answer, inputs, about)
+        return torch.equal(answer(ours)[:, : inputs["max_length"]], answer.expected(theirs))
+    return False
+
+
+def alone(inputs):
+    """The same for each sentence, without the others."""
+    return [inputs | {"scores": scores} for scores in inputs["scores"].split(1)]
+
+
+def endless(inputs):
+    """The same where nobody ends."""
+    scores = inputs["scores"].clone()
+    scores[..., inputs["eos"]] -= 20
+    return inputs | {"scores": scores}
+
+
+def goes_on(answer):
+    """Whether rows are longer than they may be."""
+    with contextlib.suppress(Failure):
+        return answer.returned(endless(STOP), adapt=columns) > STOP["max_length"]
+    return False
+
+
+def is_open(answer, inputs, about):
+    """Whether what the check is `about` cannot be seen beside what has a check of its own.
+
+    Such are too long rows, a sentence's end, and what becomes of a batch where each sentence alone
+    is right.
+    """
+    if goes_on(answer):
+        return True
     if is_greedy(answer):
         return about not in ("start", "worse")
-    return about in ("", "worse") and ends_otherwise(answer)
+    if about in ("", "worse", "batch") and ends_otherwise(answer):
+        return True
+    rng = torch.Generator().manual_seed(0)
+    if len(inputs["scores"]) > 1 and all(is_right(answer, each, about) for each in alone(inputs)):
+        easier, others = "batch", batches(rng)
+    elif is_right(answer, endless(inputs), about):
+        easier, others = "ends", with_ends(rng)
+    else:
+        return False
+    return about != easier and not all(is_right(answer, each, easier) for each, _ in others)
 
 
 def is_wrong(answer, inputs):
@@ -322,7 +382,7 @@ def finds(answer, inputs, what, about=""):
                 f"{in_words(ours)}; your answer found {in_words(theirs)}.",
                 *evidence,
                 whole="result",
-                open=is_open(answer, about),
+                open=is_open(answer, inputs, about),
             )
 
 
@@ -375,22 +435,32 @@ def what_belongs_to_a_beginning_moves_with_it(answer, rng):
             finds(answer, inputs, "What was said long ago matters")
 
 
+def with_ends(rng):
+    yield by_word(LONG, width=2, max_length=5), "A sentence that ends late"
+    yield ENDS, "A sentence that ends early"
+    for likely in (-0.5, 0.5, 1.5, 2.5):
+        yield ending(rng, 12, likely, width=4, max_length=6), "Ends are likely"
+    yield ending(rng, 12, 1.5, bos=0, eos=3, memory=0.0, width=4, max_length=6), "eos is 3"
+    # Who has ended is compared with who is cut off.
+    yield ending(rng, 12, -0.5, memory=0.0, width=4, max_length=3), "Some end, some are cut off"
+
+
 @task.check(2)
 def who_has_ended_stays_as_it_is_and_competes(answer, rng):
-    finds(answer, by_word(LONG, width=2, max_length=5), "A sentence that ends late", "ends")
-    finds(answer, ENDS, "A sentence that ends early", "ends")
-    for likely in (-0.5, 0.5, 1.5, 2.5):
-        finds(answer, ending(rng, 12, likely, width=4, max_length=6), "Ends are likely", "ends")
-    other = ending(rng, 12, 1.5, bos=0, eos=3, memory=0.0, width=4, max_length=6)
-    finds(answer, other, "eos is 3", "ends")
+    for inputs, what in with_ends(rng):
+        finds(answer, inputs, what, "ends")
+
+
+def batches(rng):
+    for b, width in ((2, 2), (3, 3), (4, 4)):
+        for size in (0.6, 1.5):
+            yield drawn(rng, b, 4, 5, size=size, width=width, max_length=5), f"{b} sentences"
 
 
 @task.check(2)
 def sentences_of_a_batch_are_searched_apart(answer, rng):
-    for b, width in ((2, 2), (3, 3), (4, 4)):
-        for size in (0.6, 1.5):
-            inputs = drawn(rng, b, 4, 5, size=size, width=width, max_length=5)
-            finds(answer, inputs, f"{b} sentences")
+    for inputs, what in batches(rng):
+        finds(answer, inputs, what, "batch")
 
 
 @task.check(1)
@@ -402,6 +472,9 @@ def a_beam_may_be_wider_than_the_vocabulary(answer, rng):
 
 @task.check(1, "a row may be as long as max_length, and no longer")
 def no_row_is_longer_than_max_length(answer, rng):
+    if goes_on(answer):
+        found = answer.returned(endless(STOP), adapt=columns)
+        raise Failure(f"With max_length = 2, your rows are {found} words long.", endless(STOP))
     for max_length in (1, 2, 5):
         finds(answer, drawn(rng, 2, 3, 5, width=3, max_length=max_length), "Cut off")
     finds(answer, by_word(SHORT, width=2, max_length=2), "Cut off")

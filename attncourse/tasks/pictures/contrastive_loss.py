@@ -115,7 +115,7 @@ def lengths_of_vectors_do_not_matter(answer, rng):
     inputs = pairs(rng, like=0.5)
     longer = inputs | {
         "images": inputs["images"] * torch.tensor([[0.2], [5.0], [1.0], [30.0]]),
-        "texts": inputs["texts"] * 7,
+        "texts": inputs["texts"] * torch.tensor([[7.0], [0.3], [20.0], [1.0]]),
     }
     compare("the loss with longer vectors", answer(longer), answer(inputs), longer)
 

@@ -39,8 +39,8 @@ task = Task(
 
 
 @task.check(1)
-def a_table_for_every_head(answer, rng):
-    for h, q, k in ((4, 5, 5), (2, 3, 7), (8, 1, 1)):
+def a_float32_table_for_every_head(answer, rng):
+    for h, q, k in ((4, 5, 5), (2, 3, 7), (8, 1, 1), (6, 4, 4)):
         inputs = bias_inputs(h, q, k)
         has_shape("bias", answer(inputs), "(h q k)", h, q, k, inputs=inputs)
 
@@ -63,7 +63,7 @@ def a_word_loses_nothing_at_itself_and_something_everywhere_else(answer, rng):
 
 
 @task.check(1)
-def twice_as_far_costs_twice_as_much(answer, rng):
+def from_key_to_key_the_bias_changes_by_equal_steps(answer, rng):
     inputs = bias_inputs(4, 1, 9)
     bias = answer(inputs)
     has_shape("bias", bias, "(h q k)", 4, 1, 9, inputs=inputs)
@@ -81,7 +81,7 @@ def the_table_is_right_for_powers_of_two(answer, rng):
 @task.check(1)
 def the_table_is_right_for_other_numbers_of_heads(answer, rng):
     for h in (3, 5, 6, 7, 12, 20):
-        answer.matches(bias_inputs(h, 2, 2))
+        answer.matches(bias_inputs(h, 4, 4))
 
 
 @task.check(1)

@@ -93,7 +93,7 @@ def right(answer, inputs):
 
 
 @task.check(1)
-def as_many_whole_numbers_as_offsets(answer, rng):
+def as_many_numbers_as_offsets_in_int64(answer, rng):
     for inputs in (square(5), around(3), bucket_inputs(-7), short(9)):
         expected = answer.expected(inputs)
         has_shape(
@@ -135,8 +135,10 @@ def far_distances_come_into_the_bucket_of_their_logarithm(answer, rng):
 
 @task.check(1, "from `max_distance` on, all come into the last of their direction")
 def from_max_distance_on_all_share_the_last(answer, rng):
-    for sizes in ((8, 21, True), (8, 21, False), (32, 101, True)):
-        right(answer, bucket_inputs([-21, -101, -102, -1000, -100_000], *sizes))
+    for num_buckets, far, bidirectional in ((8, 21, True), (8, 21, False), (32, 101, True)):
+        offsets = [-far, -far - 1, -1000, -100_000]
+        offsets += [-offset for offset in offsets if bidirectional]
+        right(answer, bucket_inputs(offsets, num_buckets, far, bidirectional))
 
 
 @task.check(1)

@@ -3,7 +3,7 @@ import math
 import torch
 
 from attncourse import positions as reference
-from attncourse.checks.answer import Failure, compare, has_shape, moves_nothing
+from attncourse.checks.answer import Failure, compare, following, has_shape, moves_nothing
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
@@ -92,8 +92,7 @@ def one_score_for_every_query_and_key(answer, rng):
         has_shape("scores", answer(inputs), "(… q k)", *batch, q, k, inputs=inputs)
 
 
-@task.check(1)
-def without_a_table_it_is_the_scaled_dot_product(answer, rng):
+def without_a_table(answer, rng):
     inputs = score_inputs(rng, 2)
     inputs["table"] = torch.zeros(5, 5)
     expected = inputs["query"] @ inputs["key"].mT / math.sqrt(5)
@@ -101,24 +100,30 @@ def without_a_table_it_is_the_scaled_dot_product(answer, rng):
 
 
 @task.check(1)
+def without_a_table_it_is_the_scaled_dot_product(answer, rng):
+    without_a_table(answer, rng)
+
+
+@task.check(1)
 def equal_offsets_get_equal_vectors(answer, rng):
     inputs = one_hot_table(rng)
     scores = answer(inputs)
     has_shape("scores", scores, "(q k)", 5, 5, inputs=inputs)
-    for offset in range(-4, 5):
-        along = scores.diagonal(offset)
-        if not torch.allclose(along, along[:1].expand_as(along), atol=1e-4):
-            other = along[(along - along[0]).abs().argmax()]
-            raise Failure(
-                f"All keys are zero and all queries alike, so pairs at offset {offset} should "
-                f"score the same; they get {' and '.join(answer.apart(along[0], other))}.",
-                inputs,
-                got=scores,
-            )
+    with following(lambda: without_a_table(answer, torch.Generator().manual_seed(0))):
+        for offset in range(-4, 5):
+            along = scores.diagonal(offset)
+            if not torch.allclose(along, along[:1].expand_as(along), atol=1e-4):
+                other = along[(along - along[0]).abs().argmax()]
+                raise Failure(
+                    f"All keys are zero and all queries alike, so pairs at offset {offset} should "
+                    f"score the same; they get {' and '.join(answer.apart(along[0], other))}.",
+                    inputs,
+                    got=scores,
+                )
 
 
 @task.check(1)
-def scores_at_far_offsets_are_right(answer, rng):
+def scores_at_near_and_far_offsets_are_right(answer, rng):
     for c in (1, 2):
         answer.matches(one_hot_table(rng, q=6, k=6, c=c))
 
@@ -138,6 +143,7 @@ def scores_are_right_with_more_keys_than_queries(answer, rng):
     answer.matches(score_inputs(rng, 2, q=2, k=6, d=4, c=3))
     answer.matches(score_inputs(rng, 2, q=1, k=5, d=4))
     answer.matches(one_hot_table(rng, q=3, k=5))
+    answer.matches(score_inputs(rng, 2, q=5, k=6))  # far offsets on both sides
 
 
 @task.check(1)

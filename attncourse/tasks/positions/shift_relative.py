@@ -67,7 +67,7 @@ def one_score_for_every_query_and_key(answer, rng):
         has_shape("shifted", answer(inputs), "(… q k)", *batch, q, k, inputs=inputs)
 
 
-@task.check(2)
+@task.check(2, "without leading axes every score comes from its offset")
 def every_score_comes_from_its_offset(answer, rng):
     for q, k in ((4, 4), (3, 6), (2, 3), (1, 5)):
         inputs = said_by_offset(q=q, k=k)

@@ -105,14 +105,17 @@ def it_returns_a_plain_number(answer, rng):
     is_a_plain_number(answer, inputs)
 
 
-@task.check(1, "it finds the scale of an exact table in which nothing is masked")
+@task.check(1, "it finds the scale of a printed table in which nothing is masked")
 def it_finds_the_scale_of_a_full_table(answer, rng):
     for c, q, k in ((1.0, 8, 4), (3.0, 9, 3), (6.3, 7, 5), (1.37, 10, 4), (17.3, 8, 4)):
-        finds(answer, table(rng, c, q, k), c)
+        inputs = table(rng, c, q, k)
+        finds(answer, inputs, c)
+    apart = inputs["scores"] + 20 * torch.arange(8.0)[:, None]  # the same weights
+    finds(answer, inputs | {"scores": apart}, c)
 
 
 @task.check(1)
-def a_weight_of_zero_means_masked(answer, rng):
+def it_finds_the_scale_where_keys_are_masked(answer, rng):
     for c, q, k in ((0.5, 12, 4), (2.0, 11, 5), (4.7, 13, 4)):
         finds(answer, table(rng, c, q, k, masked=True), c)
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from attncourse import scaled_dot_product as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
+from attncourse.checks.answer import Failure, compare, following, has_shape, moves_nothing
 from attncourse.checks.inputs import causal, dead_mask, integers, mixed_mask
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
@@ -13,8 +13,8 @@ from attncourse.tasks.attention import (
     DOUBLE,
     Attention,
     a_mask_may_broadcast,
-    a_masked_key_gets_no_weight,
-    a_query_with_nothing_to_attend_to_gets_zeros,
+    a_masked_key_gets_no_weight_and_takes_none_from_the_others,
+    a_query_with_nothing_to_attend_to_gets_zeros_and_spoils_nothing_else,
     attention_inputs,
     hidden_winner,
     large_attention,
@@ -121,36 +121,25 @@ task = Task(
 def it_returns_an_output_and_the_weights(answer, rng):
     inputs = attention_inputs(rng, 2, 3)
     output, weights = answer(inputs)
-    for name, tensor, shape in (
-        ("output", output, (2, 3, 4, 6)),
-        ("weights", weights, (2, 3, 4, 5)),
-    ):
-        if tensor.shape != shape:
-            axes = "(… q v)" if name == "output" else "(… q k)"
-            raise Failure(
-                f"{name} has shape {shape_of(tensor)}; "
-                f"expected {axes} = {shape_of(torch.empty(shape))}.",
-                inputs,
-            )
-        if tensor.dtype != torch.float32:
-            raise Failure(f"{name} has dtype {tensor.dtype}; the inputs were float32.", inputs)
+    has_shape("output", output, "(… q v)", 2, 3, 4, 6, inputs=inputs)
+    has_shape("weights", weights, "(… q k)", 2, 3, 4, 5, inputs=inputs)
 
 
 @task.check(1)
-def every_row_of_weights_sums_to_one(answer, rng):
+def without_a_mask_every_row_of_weights_sums_to_one(answer, rng):
     inputs = attention_inputs(rng, 2, 3)
     _, weights = answer(inputs)
+    has_shape("weights", weights, "(… q k)", 2, 3, 4, 5, inputs=inputs)
     if (weights < 0).any():
         raise Failure("Some weights are negative.", inputs, got=weights)
     compare("the sum of each row of weights", weights.sum(-1), torch.ones(2, 3, 4), inputs)
 
 
 @task.check(1)
-def the_output_averages_the_values_by_the_weights(answer, rng):
+def without_a_mask_the_output_is_the_returned_weights_times_the_values(answer, rng):
     inputs = attention_inputs(rng, 3)
     output, weights = answer(inputs)
-    if weights.shape != (3, 4, 5):
-        raise Failure(f"weights have shape {shape_of(weights)}; expected (3 4 5).", inputs)
+    has_shape("weights", weights, "(… q k)", 3, 4, 5, inputs=inputs)
     compare("output", output, weights @ inputs["value"], inputs)
 
 
@@ -168,21 +157,23 @@ def weights_and_output_match_the_formula(answer, rng):
 
 @task.check(1)
 def any_leading_axes_work(answer, rng):
-    answer.matches(attention_inputs(rng))
-    answer.matches(attention_inputs(rng, 2, 3))
-    answer.matches(attention_inputs(rng, 2, 1, 3))
+    with following(lambda: answer.matches(attention_inputs(rng, 3))):
+        answer.matches(attention_inputs(rng))
+        answer.matches(attention_inputs(rng, 2, 3))
+        answer.matches(attention_inputs(rng, 2, 1, 3))
 
 
 @task.check(1)
 def large_scores_stay_finite(answer, rng):
-    answer.matches(large_attention(rng), tolerance=5e-3)
-    answer.matches(large_attention(rng, size=-1e4), tolerance=5e-3)
-    answer.matches(far_apart(rng), tolerance=5e-3)
+    with following(lambda: answer.matches(attention_inputs(rng, d=4))):
+        answer.matches(large_attention(rng), tolerance=5e-3)
+        answer.matches(large_attention(rng, size=-1e4), tolerance=5e-3)
+        answer.matches(far_apart(rng), tolerance=5e-3)
 
 
-task.check(1)(a_masked_key_gets_no_weight)
+task.check(1)(a_masked_key_gets_no_weight_and_takes_none_from_the_others)
 task.check(1)(a_mask_may_broadcast)
-task.check(1)(a_query_with_nothing_to_attend_to_gets_zeros)
+task.check(1)(a_query_with_nothing_to_attend_to_gets_zeros_and_spoils_nothing_else)
 
 
 @task.check(1, "gradients reach query, key and value")
@@ -194,7 +185,8 @@ def gradients_reach_query_key_and_value(answer, rng):
 @task.check(1)
 def it_changes_nothing_but_its_result(answer, rng):
     moves_nothing(answer, attention_inputs(rng, 3))
-    moves_nothing(answer, attention_inputs(rng, 3, mask=mixed_mask(rng, 4, 5)))
+    with following(lambda: it_returns_an_output_and_the_weights(answer, rng)):
+        moves_nothing(answer, attention_inputs(rng, 3, mask=mixed_mask(rng, 4, 5)))
 
 
 # --- the reference in steps ---------------------------------------------------------------------

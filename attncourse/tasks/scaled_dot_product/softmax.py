@@ -83,7 +83,7 @@ task = Task(
 
 
 @task.check(1)
-def one_weight_for_every_score(answer, rng):
+def one_weight_for_every_score_in_its_dtype(answer, rng):
     scores = normal(rng, 3, 4, 5)
     weights = answer({"scores": scores})
     if weights.shape != scores.shape:
@@ -97,13 +97,13 @@ def one_weight_for_every_score(answer, rng):
 
 @task.check(1)
 def weights_are_positive_and_sum_to_one(answer, rng):
-    inputs = {"scores": normal(rng, 4, 7)}
+    inputs = {"scores": normal(rng, 3, 4, 7)}
     weights = answer(inputs)
-    if (weights < 0).any():
-        raise Failure("Some weights are negative.", inputs, got=weights)
-    if weights.shape != (4, 7):
-        raise Failure(f"weights have shape {shape_of(weights)}; expected (4 7).", inputs)
-    compare("the sum of each row", weights.sum(-1), torch.ones(4), inputs)
+    if weights.shape != (3, 4, 7):
+        raise Failure(f"weights have shape {shape_of(weights)}; expected (3 4 7).", inputs)
+    if (weights <= 0).any():
+        raise Failure("Some weights are not positive.", inputs, got=weights)
+    compare("the sum of each row", weights.sum(-1), torch.ones(3, 4), inputs)
 
 
 @task.check(1)

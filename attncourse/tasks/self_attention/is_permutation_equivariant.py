@@ -4,7 +4,7 @@ import zlib
 import torch
 
 from attncourse import self_attention as reference
-from attncourse.checks.answer import Failure, describe
+from attncourse.checks.answer import Failure, describe, following
 from attncourse.checks.inputs import normal
 from attncourse.checks.task import Task
 
@@ -191,6 +191,15 @@ def verdict(answer, inputs, **options):
         raise Failure(f"The layer “{inputs['layer']}”: its {said}.", inputs, not got, got)
 
 
+# What any order shows that moves the words at all.
+PLAIN = "the words as they are", "a running sum", "words with sinusoidal positions"
+
+
+def verdicts(answer, rng, *layers, **sizes):
+    for layer in layers:
+        verdict(answer, layer_inputs(rng, layer, **sizes))
+
+
 def growing(inputs):
     """Each word is far larger than the one before: another order changes sums by much."""
     return inputs | {"x": placed(inputs["x"], 9 * torch.arange(inputs["x"].shape[1]))}
@@ -302,6 +311,11 @@ def self_attention_is_equivariant(answer, rng):
     verdict(answer, layer_inputs(rng, "self-attention", b=4, n=4, m=4))
     verdict(answer, layer_inputs(rng, "self-attention", b=1, n=2, m=3))
     verdict(answer, layer_inputs(rng, "self-attention, twice", m=3))
+    if depends_on_luck(answer):
+        raise Failure(
+            "Asked several times about the same layer and the same x, your answer says now True, "
+            "now False."
+        )
 
 
 @task.check(1)
@@ -342,31 +356,34 @@ def positions_make_the_order_visible(answer, rng):
 
 @task.check(2, "an order that moves few words, or one random order, is no proof")
 def one_lucky_order_is_no_proof(answer, rng):
-    verdict(answer, layer_inputs(rng, "the words as they are"))
-    for layer in (
-        "neighbors in a ring",
-        "both neighbors alike",
-        "both neighbors alike in a ring",
-        "positions, the first two alike",
-        "positions, the last two alike",
-        "positions, first and last alike",
-    ):
-        verdict(answer, layer_inputs(rng, layer))
-    wrong = misjudged(answer)
-    if wrong >= 3:
-        raise Failure(
-            f"Asked {ASKED} times about a running sum over three words, your answer says {wrong} "
-            "times that their order makes no difference. A single random order may be the old one: "
-            "let several agree, or take orders that are sure to move every word."
+    with following(lambda: verdicts(answer, rng, *PLAIN)):
+        verdicts(
+            answer,
+            rng,
+            "the words as they are",
+            "neighbors in a ring",
+            "both neighbors alike",
+            "both neighbors alike in a ring",
+            "positions, the first two alike",
+            "positions, the last two alike",
+            "positions, first and last alike",
         )
+        wrong = misjudged(answer)
+        if wrong >= 3:
+            raise Failure(
+                f"Asked {ASKED} times about a running sum over three words, your answer says "
+                f"{wrong} times that their order makes no difference. A single random order may be "
+                "the old one: let several agree, or take orders that are sure to move every word."
+            )
 
 
 @task.check(1)
 def rounding_is_forgiven_and_small_positions_are_not(answer, rng):
-    verdict(answer, layer_inputs(rng, "self-attention", b=16, m=8))
-    verdict(answer, layer_inputs(rng, "self-attention, twice", b=16, m=8))
-    verdict(answer, layer_inputs(rng, "words with very small positions"))
-    verdict(answer, layer_inputs(rng, "words with very small positions", b=2, n=6, m=6))
+    with following(lambda: verdicts(answer, rng, "the words as they are", b=16, m=8)):
+        verdicts(answer, rng, "self-attention", "self-attention, twice", b=16, m=8)
+    with following(lambda: verdicts(answer, rng, "words with sinusoidal positions")):
+        verdict(answer, layer_inputs(rng, "words with very small positions"))
+        verdict(answer, layer_inputs(rng, "words with very small positions", b=2, n=6, m=6))
 
 
 @task.check(1, "it leaves the words as they were and sets no seed")
@@ -381,12 +398,6 @@ def it_leaves_the_words_and_chance_as_they_were(answer, rng):
         raise Failure(
             "After your answer, the global random generator is always in the same state: a "
             "`manual_seed` inside a function makes all later draws of the program repeat.",
-            inputs,
-        )
-    if depends_on_luck(answer):
-        raise Failure(
-            "Asked several times about the same layer and the same x, your answer says now True, "
-            "now False.",
             inputs,
         )
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attncourse import self_attention as reference
-from attncourse.checks.answer import Failure, compare, moves_nothing, shape_of
+from attncourse.checks.answer import Failure, compare, following, has_shape, moves_nothing, shape_of
 from attncourse.checks.inputs import integers, normal
 from attncourse.checks.observe import FUSED_ATTENTION
 from attncourse.checks.task import Task
@@ -163,15 +163,14 @@ def it_returns_an_output_and_the_weights(answer, rng):
 def every_word_has_one_whole_attention_to_give(answer, rng):
     inputs = sentence_inputs(rng, b=3, n=5)
     _, weights = answer(inputs)
+    has_shape("weights", weights, "(b n n)", 3, 5, 5, inputs=inputs)
     if (weights < 0).any():
         raise Failure("Some weights are negative.", inputs, got=weights)
-    if weights.shape != (3, 5, 5):
-        raise Failure(f"weights have shape {shape_of(weights)}; expected (3 5 5).", inputs)
     compare("the sum of each row of weights", weights.sum(-1), torch.ones(3, 5), inputs)
 
 
 @task.check(1)
-def a_word_alone_can_only_hear_itself(answer, rng):
+def a_word_alone_gets_its_own_value_with_weight_one(answer, rng):
     inputs = sentence_inputs(rng, n=1)
     output, weights = answer(inputs)
     compare("weights", weights, torch.ones(2, 1, 1), inputs)
@@ -179,14 +178,15 @@ def a_word_alone_can_only_hear_itself(answer, rng):
 
 
 @task.check(1)
-def who_looks_for_nothing_hears_all_alike(answer, rng):
-    for name in ("W_query", "W_key"):
-        inputs = sentence_inputs(rng)
-        inputs[name] = torch.zeros_like(inputs[name])
-        output, weights = answer(inputs)
-        compare("weights", weights, torch.full((2, 4, 4), 0.25), inputs)
-        mean = (inputs["x"] @ inputs["W_value"]).mean(1, keepdim=True)
-        compare("output", output, mean.expand(2, 4, 6), inputs)
+def who_looks_for_nothing_or_cannot_tell_the_keys_apart_hears_all_alike(answer, rng):
+    with following(lambda: every_word_has_one_whole_attention_to_give(answer, rng)):
+        for name in ("W_query", "W_key"):
+            inputs = sentence_inputs(rng)
+            inputs[name] = torch.zeros_like(inputs[name])
+            output, weights = answer(inputs)
+            compare("weights", weights, torch.full((2, 4, 4), 0.25), inputs)
+            mean = (inputs["x"] @ inputs["W_value"]).mean(1, keepdim=True)
+            compare("output", output, mean.expand(2, 4, 6), inputs)
 
 
 @task.check(2)
@@ -200,16 +200,24 @@ def output_and_weights_match_the_formula(answer, rng):
     answer.matches(turned(sentence_inputs(rng, b=3)))
 
 
+def a_sentence_alone_can_be_reordered(answer, rng):
+    """A Failure for an answer that is not the same from call to call, whatever its sizes."""
+    inputs = sentence_inputs(rng, b=1, n=5)
+    backward = inputs | {"x": inputs["x"].flip(1)}
+    compare("output, words reordered", answer(backward)[0], answer(inputs)[0].flip(1), backward)
+
+
 @task.check(1)
 def sentences_of_a_batch_do_not_hear_each_other(answer, rng):
-    for n in (3, 5):
-        inputs = sentence_inputs(rng, b=3, n=n)
-        together = answer(inputs)
-        for row in range(3):
-            alone = answer(inputs | {"x": inputs["x"][row : row + 1]})
-            for name, one, all_ in zip(("output", "weights"), alone, together, strict=True):
-                name = f"{name} of a sentence, in a batch and on its own"
-                compare(name, all_[row : row + 1], one, inputs)
+    with following(lambda: a_sentence_alone_can_be_reordered(answer, rng)):
+        for n in (3, 5):
+            inputs = sentence_inputs(rng, b=3, n=n)
+            together = answer(inputs)
+            for row in range(3):
+                alone = answer(inputs | {"x": inputs["x"][row : row + 1]})
+                for name, one, all_ in zip(("output", "weights"), alone, together, strict=True):
+                    name = f"{name} of a sentence, in a batch and on its own"
+                    compare(name, all_[row : row + 1], one, inputs)
 
 
 @task.check(1)
@@ -231,8 +239,9 @@ def in_another_order_every_word_gets_the_same(answer, rng):
 
 @task.check(1)
 def large_scores_stay_finite(answer, rng):
-    for size in (1e4, -1e4):  # so far apart that one word wins, whatever the scale
-        answer.matches(large_sentence(rng, size=size, apart=100), tolerance=5e-3)
+    with following(lambda: answer.matches(sentence_inputs(rng, b=3))):
+        for size in (1e4, -1e4):  # so far apart that one word wins, whatever the scale
+            answer.matches(large_sentence(rng, size=size, apart=100), tolerance=5e-3)
 
 
 @task.check(1)

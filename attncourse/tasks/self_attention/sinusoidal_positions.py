@@ -50,7 +50,7 @@ task = Task(
 
 
 @task.check(1)
-def one_vector_for_every_position(answer):
+def one_float32_vector_for_every_position(answer):
     for length, width in ((5, 8), (8, 4), (1, 6)):
         inputs = table_of(length, width)
         positions = answer(inputs)
@@ -109,6 +109,11 @@ def how_alike_two_positions_are_depends_on_their_distance(answer):
         along = products.diagonal(distance)
         name = f"the dot products of positions {distance} apart"
         compare(name, along, along[:1].expand_as(along), inputs)
+    if not (products.diagonal(1) < products.diagonal()[1:]).all():
+        raise Failure(
+            "The vector of the next position is as much like a position's vector as this itself.",
+            inputs,
+        )
 
 
 @task.check(1)
