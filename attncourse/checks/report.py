@@ -323,7 +323,7 @@ def _told(report: Report) -> Iterator[tuple[Result, str]]:
             yield result, ""
         else:
             yield result, "the same" if message == before else f"the same as for “{seen}”"
-        first |= {_unsized(message): result.name, message: result.name} | first
+        first = {_unsized(message): result.name, message: result.name} | first
         before = message or before
 
 

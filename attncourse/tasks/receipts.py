@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 
-from attncourse.checks.answer import Answer, Failure, Unanswered, describe, following
+from attncourse.checks.answer import Answer, Failure, Unanswered, describe, following, left_open
 from attncourse.checks.observe import Unusable
 from attncourse.checks.task import Task
 from attncourse.lab.audit import IMPOSSIBLE, INCONSISTENT, Finding, audit
@@ -68,11 +68,8 @@ def record_of_this_lab(answer: Answer) -> dict:
 
 def record_of(answer: Answer) -> dict:
     """The same for a check of what is in it: without a record, that stays open."""
-    try:
+    with left_open():
         return record_of_this_lab(answer)
-    except Failure as failure:
-        failure.open = True
-        raise
 
 
 def timed(record: dict, name: str, **having) -> dict[int, dict]:

@@ -9,7 +9,6 @@ from attncourse.checks.answer import (
     Failure,
     Unanswered,
     compare,
-    following,
     moves_nothing,
     shape_of,
 )
@@ -18,7 +17,7 @@ from attncourse.checks.modules import made, parts_of, weights_of, with_weights
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.multihead import MultiHeadAttention
-from attncourse.tasks.cross_attention import appended, like, turned
+from attncourse.tasks.cross_attention import appended, dead_rows_are_right, like, turned
 
 SIZES = ("model_width", "num_heads", "hidden_width")
 
@@ -333,13 +332,8 @@ def the_output_is_right_where_a_word_may_attend_to_nothing(answer, rng):
     empty = mixed_mask(rng, 3, 1, 5)
     empty[1] = False
     dead = layer_inputs(rng, **masks), layer_inputs(rng, b=3, q=1, memory_mask=empty)
-    with following(lambda: right_with_live_masks(answer)):
-        for inputs in dead:
-            answer.matches(inputs)
     usual = layer_inputs(torch.Generator().manual_seed(0))
-    with following(lambda: answer.gradients_match(usual)):
-        for inputs in dead:
-            answer.gradients_match(inputs)
+    dead_rows_are_right(answer, dead, usual, lambda: right_with_live_masks(answer))
 
 
 @task.check(1)

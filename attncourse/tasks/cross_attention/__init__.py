@@ -4,6 +4,7 @@ import functools
 
 import torch
 
+from attncourse.checks.answer import following
 from attncourse.checks.modules import made
 from attncourse.checks.task import Chapter
 
@@ -24,3 +25,13 @@ def turned(inputs):
     """The same numbers, not contiguous."""
     names = ("target", "memory")
     return dict(inputs, **{name: inputs[name].mT.contiguous().mT for name in names})
+
+
+def dead_rows_are_right(answer, dead, usual, right_with_live_masks):
+    """Assert it of values and gradients, where those of the usual inputs are right."""
+    with following(right_with_live_masks):
+        for inputs in dead:
+            answer.matches(inputs)
+    with following(lambda: answer.gradients_match(usual)):
+        for inputs in dead:
+            answer.gradients_match(inputs)

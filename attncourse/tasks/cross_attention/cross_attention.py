@@ -12,7 +12,7 @@ from attncourse.checks.modules import made, weights_of
 from attncourse.checks.observe import FUSED_ATTENTION, Unusable
 from attncourse.checks.task import Task
 from attncourse.multihead import MultiHeadAttention
-from attncourse.tasks.cross_attention import appended, like, turned
+from attncourse.tasks.cross_attention import appended, dead_rows_are_right, like, turned
 
 
 class Asked(nn.Module):
@@ -241,13 +241,8 @@ def the_result_is_right_where_a_query_may_attend_to_nothing(answer, rng):
     empty = mixed_mask(rng, 3, 1, 5)
     empty[1] = False
     dead = asked_inputs(rng, mask=dead_mask(rng, 2, 3, 5)), asked_inputs(rng, b=3, q=1, mask=empty)
-    with following(lambda: right_with_live_masks(answer)):
-        for inputs in dead:
-            answer.matches(inputs)
     usual = asked_inputs(torch.Generator().manual_seed(0))
-    with following(lambda: answer.gradients_match(usual)):
-        for inputs in dead:
-            answer.gradients_match(inputs)
+    dead_rows_are_right(answer, dead, usual, lambda: right_with_live_masks(answer))
 
 
 @task.check(1)

@@ -124,36 +124,32 @@ def a_turned_vector_keeps_its_length(answer, rng):
     compare("the lengths", turned.norm(dim=-1), inputs["x"].norm(dim=-1), inputs)
 
 
+def score_between(answer, inputs, one, two):
+    """The dot product of two turned places."""
+    turned = turned_by(answer, inputs)
+    has_shape("turned", turned, "(… n d)", *inputs["x"].shape, inputs=inputs)
+    return (turned[0, one] * turned[0, two]).sum()
+
+
 @task.check(1)
 def a_dot_product_depends_on_the_distance_only(answer, rng):
-    pair = normal(rng, 1, 2, 8)
-    products = []
-    for start in (0, 1, 9):
-        inputs = {"x": pair, "positions": numbered(start + 3, start)}
-        turned = turned_by(answer, inputs)
-        has_shape("turned", turned, "(… n d)", 1, 2, 8, inputs=inputs)
-        products.append((turned[0, 0] * turned[0, 1]).sum())
-    for product in products[1:]:
-        if not torch.isclose(product, products[0], atol=1e-3):
-            one, two = answer.apart(products[0], product, ".3f")
+    pair, beside = normal(rng, 1, 2, 8), normal(rng, 1, 6, 8)
+    beside[:, [0, 3]] = pair
+    first, *moved = ({"x": pair, "positions": numbered(n + 3, n)} for n in (0, 1, 9))
+    among_others = {"x": beside, "positions": numbered(3, 2, 1, 0, 4, 5)}
+    expected = score_between(answer, first, 0, 1)
+    for inputs, place, where, what in (
+        *((inputs, 1, "anywhere in the text", "moved along") for inputs in moved),
+        (among_others, 3, "in any text", "with other words beside them"),
+    ):
+        score = score_between(answer, inputs, 0, place)
+        if not torch.isclose(score, expected, atol=1e-3):
+            before, after = answer.apart(expected, score, ".3f")
             raise Failure(
-                "A query three places after its key should score the same anywhere in the text; "
-                f"moved along, the score goes from {one} to {two}.",
+                f"A query three places after its key should score the same {where}; {what}, the "
+                f"score goes from {before} to {after}.",
                 inputs,
             )
-    x = normal(rng, 1, 6, 8)
-    x[:, [0, 3]] = pair
-    inputs = {"x": x, "positions": numbered(3, 2, 1, 0, 4, 5)}
-    turned = turned_by(answer, inputs)
-    has_shape("turned", turned, "(… n d)", 1, 6, 8, inputs=inputs)
-    product = (turned[0, 0] * turned[0, 3]).sum()
-    if not torch.isclose(product, products[0], atol=1e-3):
-        one, two = answer.apart(products[0], product, ".3f")
-        raise Failure(
-            "A query three places after its key should score the same in any text; with other "
-            f"words beside them, the score goes from {one} to {two}.",
-            inputs,
-        )
 
 
 @task.check(2)
